@@ -1,0 +1,96 @@
+"""Every knob, typed and range-checked once, for page, command line and API alike."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from eagle3_demo.errors import UserError
+
+Method = Literal["eagle3", "autoregressive"]
+METHODS: tuple[Method, ...] = ("eagle3", "autoregressive")
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class SamplingSettings(_Settings):
+    """How the next token is drawn; shared by plain decoding and speculation.
+
+    Attributes:
+        temperature: 0 is greedy; values below 1e-5 count as 0.
+        top_p: nucleus mass; 1 switches it off.
+        top_k: tokens kept; 0 switches it off.
+        seed: keys the noise of a request, together with the absolute position.
+    """
+
+    temperature: Annotated[float, Field(ge=0, le=5)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most likely token is taken: one threshold for draft, verification and baseline (faults B14)."""
+        return self.temperature < 1e-5
+
+
+class TreeSettings(_Settings):
+    """The shape of a draft tree.
+
+    Attributes:
+        depth: levels drafted below the root.
+        top_k: children kept for each expanded node, and nodes expanded on each level.
+        nodes: rows the target verifies at once, the root included (SGLang's `num_draft_tokens`).
+    """
+
+    depth: Annotated[int, Field(ge=1, le=16)] = 4
+    top_k: Annotated[int, Field(ge=1, le=32)] = 3
+    nodes: Annotated[int, Field(ge=2, le=128)] = 6
+
+
+class GenerationSettings(_Settings):
+    """One request.
+
+    Attributes:
+        method: how to decode.
+        max_new_tokens: exact budget, end-of-turn token included.
+        stop: strings that end the answer; the answer ends right before the first.
+    """
+
+    method: Method = "eagle3"
+    max_new_tokens: Annotated[int, Field(ge=1, le=8192)] = 256
+    sampling: SamplingSettings = SamplingSettings()
+    tree: TreeSettings = TreeSettings()
+    stop: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = ()
+
+
+def generation_settings(**values: Any) -> GenerationSettings:
+    """Builds settings from flat values as a person gives them: `temperature`, `depth`, `nodes`, … beside `method`.
+
+    Raises:
+        UserError: a value is out of range or of another type; the message names the setting and the value.
+    """
+    parts: dict[str, Any] = {"sampling": {}, "tree": {}}
+    for name, value in values.items():
+        if name in SamplingSettings.model_fields:
+            parts["sampling"][name] = value
+        elif name.removeprefix("tree_") in TreeSettings.model_fields:
+            parts["tree"][name.removeprefix("tree_")] = value
+        else:
+            parts[name] = value
+    if "tree_top_k" in values:
+        parts["tree"]["top_k"] = values["tree_top_k"]
+    try:
+        return GenerationSettings.model_validate(parts)
+    except ValidationError as error:
+        raise UserError(_describe(error)) from error
+
+
+def _describe(error: ValidationError) -> str:
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    name = {("tree", "top_k"): "tree_top_k"}.get(tuple(path[:2]), path[1] if path[0] in ("sampling", "tree") else path[0])
+    return f"{name} = {str(first['input'])[:60]!r} is not valid: {first['msg'].lower()}"
