@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from eagle3_demo.decoding.events import Speculation, StepEvent
+from eagle3_demo.progress import ProgressCallback
 from eagle3_demo.settings import GenerationSettings
 
-ProgressCallback = Callable[[float, str], None]
-"""Called while loading with a fraction from 0 to 1 and what is being done."""
+__all__ = ["DecodingEngine", "ProgressCallback"]
 
 
 class DecodingEngine(Protocol):
