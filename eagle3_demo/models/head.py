@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRotaryEmbedding, rotate_half
 
 
 class Eagle3Config(BaseModel):
@@ -74,6 +74,14 @@ class Eagle3Config(BaseModel):
         )
 
 
+class RMSNorm(nn.RMSNorm):
+    """RMSNorm that keeps its input's dtype, so that mixed precision stays on torch's fused path."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., hidden] to [..., hidden]."""
+        return functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
 class HeadAttention(nn.Module):
     """Projections of the head's self-attention; queries, keys and values read the doubled input width."""
 
@@ -91,10 +99,10 @@ class HeadLayer(nn.Module):
 
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
-        self.hidden_norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = HeadAttention(config)
-        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = LlamaMLP(config.layer_config())
 
 
@@ -113,12 +121,12 @@ class Eagle3Head(nn.Module):
         taps_width = 3 * config.tapped_size
         self.fc = nn.Linear(taps_width, config.hidden_size, bias=False)
         self.midlayer = HeadLayer(config)
-        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
         if config.norm_before_fc:
-            self.input_norm = nn.RMSNorm(taps_width, config.rms_norm_eps)
+            self.input_norm = RMSNorm(taps_width, config.rms_norm_eps)
         if config.fc_norm:
-            self.fc_norm = nn.ModuleList(nn.RMSNorm(config.tapped_size, config.rms_norm_eps) for _ in range(3))
+            self.fc_norm = nn.ModuleList(RMSNorm(config.tapped_size, config.rms_norm_eps) for _ in range(3))
         if config.target_hidden_size not in (None, config.hidden_size):
             self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
@@ -160,8 +168,8 @@ class Eagle3Head(nn.Module):
 
     def _rotated(self, projected: Tensor, positions: Tensor) -> Tensor:
         states = projected.unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
-        cosine, sine = self.rotary(states, positions)
-        return apply_rotary_pos_emb(states, states, cosine, sine)[0]
+        cosine, sine = (part.unsqueeze(1) for part in self.rotary(states, positions))
+        return states * cosine + rotate_half(states) * sine
 
     def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
         """Output projection, residuals and MLP.

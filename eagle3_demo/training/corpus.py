@@ -3,7 +3,7 @@
 A head learns to imitate *this* target, so the answers must come from it (eagle3_reference.md section 3.5), through the
 same chat template as serving. Answers are generated in a batch whose rows are refilled as answers end.
 
-A corpus folder holds `manifest.json` and `shard-NNNNN.safetensors` files. A shard's tensors:
+A corpus folder holds `manifest.json` and `shard-HASH.safetensors` files. A shard's tensors:
 
 - `tokens`: uint16 or int32 [tokens], all sequences one after another, prompt and answer;
 - `answer`: bool [tokens], true where the token was written by the target (the end-of-turn token included);
@@ -271,7 +271,7 @@ class CorpusWriter:
         UserError: the folder holds a corpus with another manifest.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], sequences_per_shard: int = 1024) -> None:
+    def __init__(self, folder: Path, manifest: dict[str, Any], sequences_per_shard: int = 512) -> None:
         self.folder, self.sequences_per_shard = folder, sequences_per_shard
         self.pending: list[_Answer] = []
         path = folder / "manifest.json"
@@ -286,8 +286,7 @@ class CorpusWriter:
         else:
             text = json.dumps(manifest, indent=1, ensure_ascii=False)
             write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-        self.shards = sorted(folder.glob("shard-*.safetensors"))
-        loaded = [load_file(shard) for shard in self.shards]
+        loaded = [load_file(shard) for shard in sorted(folder.glob("shard-*.safetensors"))]
         self.done = {int(index) for shard in loaded for index in shard["prompt_index"]}
         self.answer_tokens = sum(int(shard["answer"].sum()) for shard in loaded)
 
@@ -316,9 +315,10 @@ class CorpusWriter:
             "prompt_index": indices,
             "held_out": np.array([is_held_out(int(index)) for index in indices], dtype=bool),
         }
-        path = self.folder / f"shard-{len(self.shards):05d}.safetensors"
+        # Named by content, so that several processes can fill one folder.
+        name = hashlib.sha256(tokens.tobytes()).hexdigest()[:12]
+        path = self.folder / f"shard-{name}.safetensors"
         write_atomically(path, lambda temporary: save_file(tensors, temporary))
-        self.shards.append(path)
         self.pending = []
 
 
@@ -350,18 +350,24 @@ def generate_corpus(
     writer: CorpusWriter,
     settings: CorpusSettings,
     answer_tokens: int,
+    part: tuple[int, int] = (0, 1),
 ) -> Iterator[Progress]:
     """Answers prompts until the corpus holds `answer_tokens` tokens of answers or the prompts run out.
+
+    On a CPU several processes of one thread each, every one on its own part, do more than one process of many threads.
 
     Args:
         model: the frozen target.
         encoded: token ids of every prompt, template included, by prompt index.
+        answer_tokens: when to stop, counting what this process has written and what it found.
+        part: (k, n): every n-th prompt of the shuffled order, from the k-th on.
 
     Yields:
         Progress after every ended answer.
     """
     order = list(range(len(encoded)))
     random.Random(settings.seed).shuffle(order)
+    order = order[part[0] :: part[1]]
     waiting = waiting_prompts(((index, encoded[index]) for index in order), settings, set(writer.done))
     before, start = writer.answer_tokens, time.perf_counter()
     try:

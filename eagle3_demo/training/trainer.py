@@ -68,7 +68,6 @@ class Report:
         kind: `training` (since the last report) or `held_out`.
         acceptance: share of slots where head and target make the same first choice, by step ahead.
         loss: mean loss, by step ahead.
-        overlap: probability mass that head and target share, by step ahead.
     """
 
     kind: str
@@ -78,7 +77,6 @@ class Report:
     tokens_per_second: float
     acceptance: list[float]
     loss: list[float]
-    overlap: list[float]
 
 
 class Tally:
@@ -90,16 +88,15 @@ class Tally:
     def add(self, results: list[StepResult]) -> None:
         """Takes one batch's results."""
         while len(self.rows) < len(results):
-            self.rows.append([0.0, 0.0, 0.0, 0.0])
+            self.rows.append([0.0, 0.0, 0.0])
         for row, result in zip(self.rows, results, strict=False):
             row[0] += float(result.loss.detach()) * result.slots
             row[1] += float(result.matches)
-            row[2] += float(result.overlap)
-            row[3] += result.slots
+            row[2] += result.slots
 
     def column(self, number: int) -> list[float]:
-        """A mean by step ahead: 0 is loss, 1 acceptance, 2 overlap."""
-        return [round(row[number] / max(1.0, row[3]), 4) for row in self.rows]
+        """A mean by step ahead: 0 is loss, 1 acceptance."""
+        return [round(row[number] / max(1.0, row[2]), 4) for row in self.rows]
 
 
 class Trainer:
@@ -231,7 +228,6 @@ class Trainer:
             tokens_per_second=round(speed, 1),
             acceptance=tally.column(1),
             loss=tally.column(0),
-            overlap=tally.column(2),
         )
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(report)) + "\n")

@@ -46,15 +46,13 @@ class StepResult:
     """Loss and acceptance of one step ahead, over its supervised slots.
 
     Attributes:
-        loss: scalar, mean over supervised slots; 0 when there are none.
+        loss: scalar, mean soft cross-entropy over supervised slots; 0 when there are none.
         matches: how often the head's first choice is the target's.
-        overlap: sum over slots of the probability mass that head and target share.
         slots: number of supervised slots; the loss leaves out those whose choice the draft vocabulary lacks.
     """
 
     loss: Tensor
     matches: Tensor
-    overlap: Tensor
     slots: int
 
 
@@ -105,6 +103,25 @@ class DiagonalAttention(torch.autograd.Function):
         return to_queries, to_keys, to_values, to_diagonal_keys, to_diagonal_values, None
 
 
+class SoftCrossEntropy(torch.autograd.Function):
+    """Cross-entropy to a distribution in few passes over the logits: `logsumexp(logits) - sum(target * logits)`.
+
+    Shapes: logits, target [rows, vocabulary]; the result float32 [rows]. The target gets no gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
+        total = torch.logsumexp(logits.float(), -1)
+        ctx.save_for_backward(logits, target, total)
+        return total - torch.linalg.vecdot(logits, target).float()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        logits, target, total = ctx.saved_tensors
+        slope = (logits.float() - total[:, None]).exp_().sub_(target).mul_(gradients[0][:, None])
+        return slope.to(logits.dtype), None
+
+
 def training_time_test(
     head: Eagle3Head, embedding: Tensor, target_lm_head: Tensor, batch: TrainingBatch, steps_ahead: int
 ) -> list[StepResult]:
@@ -128,6 +145,7 @@ def training_time_test(
     groups = head.config.num_attention_heads // head.config.num_key_value_heads
     keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
     hidden = fused[:, slots.first :]
+    labels = _target_probabilities(batch, target_lm_head)
     diagonal_keys: list[Tensor] = []
     diagonal_values: list[Tensor] = []
     results = []
@@ -142,7 +160,7 @@ def training_time_test(
             diagonal_values.append(own_values.repeat_interleave(groups, 1))
         attended = _attend(queries, keys, values, diagonal_keys, diagonal_values, slots.mask)
         output = head.finish(hidden, attended.transpose(1, 2).flatten(2))
-        results.append(_step_result(head, target_lm_head, batch, slots, output, step))
+        results.append(_step_result(head, labels, batch, slots, output, step))
         hidden = head.feedback(output)
     return results
 
@@ -187,9 +205,28 @@ def _attend(queries, keys, values, diagonal_keys, diagonal_values, mask) -> Tens
     return DiagonalAttention.apply(queries, keys.to(dtype), values.to(dtype), *stacked, mask.to(dtype))
 
 
+@torch.no_grad()
+def _target_probabilities(batch: TrainingBatch, target_lm_head: Tensor) -> tuple[Tensor, Tensor]:
+    """The target's distribution over the draft vocabulary wherever a label may follow; every step shares it.
+
+    Returns:
+        probabilities [positions, draft vocabulary] and the row of each position, int64 [batch, n].
+    """
+    wanted = functional.pad(batch.answer[:, 1:], (0, 1))
+    probabilities = torch.softmax(functional.linear(batch.final[wanted], target_lm_head).float(), -1)
+    row = (wanted.flatten().long().cumsum(0) - 1).view(wanted.shape)
+    return probabilities.to(batch.final.dtype), row
+
+
 def _step_result(
-    head: Eagle3Head, target_lm_head: Tensor, batch: TrainingBatch, slots: _Slots, output: Tensor, step: int
+    head: Eagle3Head,
+    labels: tuple[Tensor, Tensor],
+    batch: TrainingBatch,
+    slots: _Slots,
+    output: Tensor,
+    step: int,
 ) -> StepResult:
+    target_probabilities, target_row = labels
     n = batch.tokens.shape[1]
     in_range = slots.columns + 2 + step < n
     rows, columns = slots.rows[in_range], slots.columns[in_range]
@@ -197,15 +234,12 @@ def _step_result(
     rows, columns = rows[labelled], columns[labelled]
     if not len(rows):
         zero = output.sum() * 0
-        return StepResult(zero, zero.detach(), zero.detach(), 0)
-    log_probabilities = torch.log_softmax(head.logits(output[rows, columns - slots.first]).float(), -1)
+        return StepResult(zero, zero.detach(), 0)
+    logits = head.logits(output[rows, columns - slots.first])
+    choice = batch.choice[rows, columns + 1 + step]
+    known = head.t2d[choice]
+    target = target_probabilities[target_row[rows, columns + 1 + step]].to(logits.dtype)
+    loss = (SoftCrossEntropy.apply(logits, target) * known).sum() / known.sum().clamp_min(1)
     with torch.no_grad():
-        target = torch.softmax(functional.linear(batch.final[rows, columns + 1 + step], target_lm_head).float(), -1)
-        choice = batch.choice[rows, columns + 1 + step]
-        known = head.t2d[choice]
-    losses = -(target * log_probabilities).sum(-1)
-    loss = (losses * known).sum() / known.sum().clamp_min(1)
-    with torch.no_grad():
-        matches = (head.target_ids(log_probabilities.argmax(-1)) == choice).sum()
-        overlap = (torch.minimum(log_probabilities.exp(), target).sum(-1) * known).sum()
-    return StepResult(loss, matches, overlap, len(rows))
+        matches = (head.target_ids(logits.argmax(-1)) == choice).sum()
+    return StepResult(loss, matches, len(rows))
