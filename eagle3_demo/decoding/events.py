@@ -5,7 +5,7 @@ Nothing here imports torch or gradio; every value pickles and becomes JSON throu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -151,3 +151,10 @@ class RunStatistics:
         for event in events:
             statistics.add(event)
         return statistics
+
+
+def first_divergence(left: Sequence[int], right: Sequence[int]) -> int | None:
+    """Index of the first token in which two outputs differ, None when they are the same; the end counts as a token."""
+    shared = min(len(left), len(right))
+    different = next((index for index in range(shared) if left[index] != right[index]), shared)
+    return None if different == len(left) == len(right) else different

@@ -1,0 +1,1 @@
+"""Decoding methods measured against each other, prompt by prompt, in one run."""
