@@ -93,6 +93,12 @@ class InPlaceCache(Cache):
         """Forgets every row; the buffers stay."""
         self.length = self._width = 0
 
+    def free(self) -> None:
+        """Forgets every row and gives the buffers back."""
+        self.reset()
+        self._keys = self._values = None
+        self._views = []
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Committed rows."""
         return self.length

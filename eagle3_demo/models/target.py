@@ -267,6 +267,10 @@ class TargetSession:
         """Forgets everything committed."""
         self._cache.reset()
 
+    def close(self) -> None:
+        """Frees the cache; the session is over."""
+        self._cache.free()
+
     def _forward(self, tokens: Tensor, depths: Tensor, visible: Tensor | None, last_only: bool) -> TargetOutput:
         if visible is None and len(tokens) > 1:
             raise ValueError(f"{len(tokens)} nodes need a mask")

@@ -1,0 +1,137 @@
+"""What every decoding loop does alike: the token budget, the time of each part, and the events it tells.
+
+A loop makes one `StepWriter`, hands it each verdict, commits the nodes it says and yields the event it makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Literal
+
+from eagle3_demo.decoding.events import StepEvent, StopReason, TreeRecord
+from eagle3_demo.decoding.stopping import Fed, StopWatcher
+from eagle3_demo.decoding.tree import DraftTree
+from eagle3_demo.decoding.verification import Verdict, node_statuses
+from eagle3_demo.errors import UserError
+from eagle3_demo.models.target import TargetModel
+from eagle3_demo.settings import GenerationSettings
+
+
+def token_budget(target: TargetModel, prompt_ids: Sequence[int], settings: GenerationSettings) -> int:
+    """New tokens a request may have: what it asks for, or what its prompt leaves of the context.
+
+    Raises:
+        UserError: the prompt is empty or leaves no room.
+    """
+    if not prompt_ids:
+        raise UserError("the prompt has no tokens; type something to answer")
+    room = target.max_context - len(prompt_ids)
+    if room < 1:
+        raise UserError(
+            f"the prompt has {len(prompt_ids)} tokens and {target.name} has a context of {target.max_context}; "
+            "shorten the prompt or start a new conversation"
+        )
+    return min(settings.max_new_tokens, room)
+
+
+@dataclass(slots=True)
+class StepClock:
+    """Engine seconds of one step by part; a part may be measured several times."""
+
+    draft: float = 0.0
+    verify: float = 0.0
+    commit: float = 0.0
+
+    @contextmanager
+    def measure(self, part: Literal["draft", "verify", "commit"]) -> Iterator[None]:
+        """Adds the time of the block to a part."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, part, getattr(self, part) + perf_counter() - start)
+
+
+@dataclass(slots=True)
+class StepWriter:
+    """Turns verdicts into events, cut where the answer ends.
+
+    Attributes:
+        budget: see `token_budget`.
+        cancelled: asked once a step.
+        clock: the current step's times.
+        stop_reason: set once the answer has ended.
+    """
+
+    target: TargetModel
+    settings: GenerationSettings
+    budget: int
+    cancelled: Callable[[], bool]
+    clock: StepClock = field(default_factory=StepClock)
+    stop_reason: StopReason | None = None
+    _index: int = 0
+    _watcher: StopWatcher = field(init=False)
+    _fed: Fed = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._watcher = StopWatcher(self.target.tokenizer, self.target.end_tokens, self.settings.stop, self.budget)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens the request may still emit; a tree deeper than `remaining - 1` drafts in vain."""
+        return self._watcher.remaining
+
+    def take(self, tree: DraftTree, verdict: Verdict) -> list[int]:
+        """Takes a verdict and decides where the answer ends.
+
+        Returns:
+            The nodes to commit, root first: of every emitted token the one it followed. An end token, and what was
+            accepted after it, stays out of the caches (faults B04).
+        """
+        drafted = [(token, True) for token in tree.tokens_along(verdict.path)]
+        self._fed = self._watcher.feed([*drafted, (verdict.target_token, False)])
+        self.stop_reason = self._fed.stop_reason
+        if self.stop_reason == "length" and self.budget < self.settings.max_new_tokens:
+            self.stop_reason = "context"
+        return [0, *verdict.path][: len(self._fed.tokens)]
+
+    def event(self, tree: DraftTree, verdict: Verdict, target_length: int, draft_length: int) -> StepEvent:
+        """The event of the verdict that was taken last; starts the next step's clock."""
+        text = self._fed.text
+        if self.stop_reason is None and self.cancelled():
+            self.stop_reason = "cancelled"
+            text += self._watcher.finish()
+        event = StepEvent(
+            index=self._index,
+            tree=self._record(tree, verdict),
+            tokens=self._fed.tokens,
+            text=text,
+            seconds_draft=self.clock.draft,
+            seconds_verify=self.clock.verify,
+            seconds_commit=self.clock.commit,
+            target_cache_length=target_length,
+            draft_cache_length=draft_length,
+            stop_reason=self.stop_reason,
+        )
+        self._index += 1
+        self.clock = StepClock()
+        return event
+
+    def _record(self, tree: DraftTree, verdict: Verdict) -> TreeRecord:
+        emitted = len(self._fed.tokens)
+        statuses = list(node_statuses(tree, verdict.path))
+        for node in verdict.path[emitted:]:
+            statuses[node] = "unreached"
+        return TreeRecord(
+            tokens=tree.tokens,
+            texts=tuple(self.target.token_text(token) for token in tree.tokens),
+            parents=tree.parents,
+            log_probabilities=tree.log_probabilities,
+            statuses=tuple(statuses),
+            path=verdict.path[:emitted],
+            target_token=verdict.target_token,
+            target_text=self.target.token_text(verdict.target_token),
+        )
