@@ -10,7 +10,7 @@ committed ones, and `commit` the rows that are kept.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from eagle3_demo.errors import UserError
 from eagle3_demo.models.acceleration import LLAMA_LIKE, PackedLinear, accelerate, grouped_mask
 from eagle3_demo.models.cache import InPlaceCache
 from eagle3_demo.models.chat import end_tokens
+from eagle3_demo.progress import ProgressCallback
 
 MIN_LAYERS = 6
 TREE_ROWS = 128
@@ -81,7 +82,7 @@ class TargetModel:
         *,
         device: str = "auto",
         dtype: str = "auto",
-        progress: Callable[[float, str], None] | None = None,
+        progress: ProgressCallback | None = None,
     ) -> TargetModel:
         """Loads a model from the hub or from a folder.
 
@@ -100,7 +101,7 @@ class TargetModel:
             dtype = {"cpu": "packed16", "cuda": "bfloat16"}.get(place.type, "float32")
         if dtype not in _DTYPES:
             raise UserError(f"dtype = {dtype!r} is not one of auto, {', '.join(_DTYPES)}")
-        tell = progress or (lambda fraction, text: None)
+        tell: ProgressCallback = progress or (lambda fraction, doing: None)
         name = str(source)
         tell(0.0, f"Reading the configuration of {name}")
         try:
