@@ -5,14 +5,14 @@ Importing this module is cheap: torch and transformers are imported when an engi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
 from eagle3_demo.decoding.events import Speculation, StepEvent
 from eagle3_demo.progress import ProgressCallback
 from eagle3_demo.settings import GenerationSettings
 
-__all__ = ["DecodingEngine", "ProgressCallback"]
+__all__ = ["DecodingEngine", "ProgressCallback", "load_engine"]
 
 
 class DecodingEngine(Protocol):
@@ -39,9 +39,34 @@ class DecodingEngine(Protocol):
         prompt_ids: Sequence[int],
         settings: GenerationSettings,
         cancelled: Callable[[], bool] = lambda: False,
-    ) -> Iterator[StepEvent]:
+    ) -> Generator[StepEvent, None, None]:
         """Decodes step by step. `cancelled` is asked once a step; closing the iterator frees everything at once.
 
         Raises:
             UserError: the prompt does not fit the context.
         """
+
+
+def load_engine(
+    preset: str | None = None,
+    target: str | None = None,
+    head: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    progress: ProgressCallback | None = None,
+) -> DecodingEngine:
+    """Loads a target and its draft head, ready to decode.
+
+    Args:
+        preset: a name from presets.py; the embedded pair when neither preset nor target is given.
+        target: hub id or local folder of any causal language model, in place of a preset.
+        head: hub id or local folder of an EAGLE-3 head; without one a given target decodes plainly.
+        device, dtype: see `TargetModel.load`.
+        progress: told how far loading is.
+
+    Raises:
+        UserError: both preset and target, a name or file that does not exist, or a pair that does not fit.
+    """
+    from eagle3_demo.decoding.local_engine import LocalEngine
+
+    return LocalEngine.load(preset, target, head, device=device, dtype=dtype, progress=progress)

@@ -215,8 +215,13 @@ def _pack(model: PreTrainedModel, standard: bool) -> None:
             layer.mlp = FusedGatedUnit(layer.mlp)
         for name, norm in _named(model, lambda module: type(module).__name__.endswith("RMSNorm")).items():
             model.set_submodule(name, _fused_norm(norm))
-    for name, linear in _linears(model).items():
-        model.set_submodule(name, PackedLinear(linear))
+    pack_linears(model)
+
+
+def pack_linears(module: nn.Module) -> None:
+    """Replaces every plain linear layer inside a float32 CPU module by its packed float16 twin."""
+    for name, linear in _linears(module).items():
+        module.set_submodule(name, PackedLinear(linear))
 
 
 def _linears(model: nn.Module) -> dict[str, nn.Linear]:

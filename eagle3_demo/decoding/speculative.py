@@ -1,0 +1,127 @@
+"""The EAGLE-3 loop: draft a tree, verify it in one target forward, accept, commit, repeat.
+
+Every round the head's cache is first extended by the accepted tokens with their real target features; rows made from
+drafted states are overwritten (eagle3_reference.md 4.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from eagle3_demo.decoding.drafting import draft_tree
+from eagle3_demo.decoding.events import StepEvent
+from eagle3_demo.decoding.sampling import pick
+from eagle3_demo.decoding.steps import StepWriter, token_budget
+from eagle3_demo.decoding.tree import DraftTree
+from eagle3_demo.decoding.verification import Verdict, accept
+from eagle3_demo.models.head import Eagle3Head, HeadSession
+from eagle3_demo.models.target import TargetModel
+from eagle3_demo.settings import GenerationSettings, TreeSettings
+
+
+def decode_speculatively(
+    target: TargetModel,
+    head: Eagle3Head,
+    prompt_ids: Sequence[int],
+    settings: GenerationSettings,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Iterator[StepEvent]:
+    """Decodes with drafted trees; emits exactly what plain decoding emits.
+
+    Past the head's own `max_position_embeddings` nothing is drafted and decoding goes on plainly (faults B18).
+
+    Args:
+        prompt_ids: at least one token.
+        cancelled: asked once a step; the step that hears yes is the last.
+
+    Yields:
+        The prefill as step 0, then one event a target forward.
+
+    Raises:
+        UserError: the prompt is empty or does not fit the context.
+    """
+    budget = token_budget(target, prompt_ids, settings)
+    writer = StepWriter(target, settings, budget, cancelled)
+    session = target.session(len(prompt_ids) + budget, head.config.taps or target.default_taps)
+    drafter = Drafter(target, head, len(prompt_ids) + budget, settings.tree)
+    try:
+        with writer.clock.measure("verify"):
+            output = session.prefill(prompt_ids)
+            token = pick(output.logits, session.length, settings.sampling)
+        tree, verdict = DraftTree.root(prompt_ids[-1]), Verdict((), token)
+        with writer.clock.measure("commit"):
+            writer.take(tree, verdict)
+        drafter.learn([*prompt_ids[1:], token], output.taps)
+        yield writer.event(tree, verdict, session.length, drafter.length)
+        while writer.stop_reason is None:
+            with writer.clock.measure("draft"):
+                tree = drafter.draft(verdict.target_token, writer.remaining)
+            with writer.clock.measure("verify"):
+                output = session.verify(*_tensors(tree, target.device))
+                verdict = accept(tree, output.logits, session.length, settings.sampling)
+            with writer.clock.measure("commit"):
+                kept = writer.take(tree, verdict)
+                session.commit(kept)
+                drafter.learn([*tree.tokens_along(verdict.path), verdict.target_token], output.taps, kept)
+            yield writer.event(tree, verdict, session.length, drafter.length)
+    finally:
+        session.close()
+
+
+class Drafter:
+    """The head's side of one request: what the target has accepted goes in, draft trees come out.
+
+    Args:
+        capacity: positions the request may reach.
+        settings: the tree's shape.
+    """
+
+    def __init__(self, target: TargetModel, head: Eagle3Head, capacity: int, settings: TreeSettings) -> None:
+        self._embed = head.embed_tokens if hasattr(head, "embed_tokens") else target.embed
+        self._head, self._settings, self._device = head, settings, target.device
+        self._session = HeadSession(head, capacity + settings.depth * settings.top_k)
+        self._tokens: list[int] = []
+        self._taps: list[Tensor] = []
+
+    @property
+    def length(self) -> int:
+        """Positions with real target features, those learnt since the last draft included."""
+        return self._session.length + len(self._tokens)
+
+    def learn(self, tokens: Sequence[int], taps: Tensor | None, rows: Sequence[int] | None = None) -> None:
+        """Remembers features for the next draft, which is when the head runs over them.
+
+        Args:
+            tokens: the token that follows each feature.
+            taps: [n, 3 * target hidden].
+            rows: the features to take, in order; None takes all.
+        """
+        assert taps is not None
+        if rows is not None:
+            taps = taps[list(rows)]
+        self._tokens += tokens[: len(taps)]
+        self._taps.append(taps)
+
+    @torch.inference_mode()
+    def draft(self, root_token: int, remaining: int) -> DraftTree:
+        """A tree below the last emitted token, no deeper than what may still be emitted."""
+        state = self._session.extend(self._embed(self._ids(self._tokens)), torch.cat(self._taps))
+        self._tokens, self._taps = [], []
+        room = self._head.config.max_position_embeddings - self._session.length
+        depth = min(self._settings.depth, remaining - 1, room)
+        if depth < 1:
+            return DraftTree.root(root_token)
+        shape = self._settings.model_copy(update={"depth": depth})
+        return draft_tree(self._head, self._session, self._embed, root_token, state, shape)
+
+    def _ids(self, tokens: Sequence[int]) -> Tensor:
+        return torch.tensor(tokens, device=self._device)
+
+
+def _tensors(tree: DraftTree, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Tokens, depths and mask of a tree as the target's `verify` takes them."""
+    tokens, depths = (torch.tensor(values, device=device) for values in (tree.tokens, tree.depths()))
+    return tokens, depths, tree.mask().to(device) if len(tree) > 1 else None
