@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import torch
 
@@ -20,7 +20,7 @@ def decode_autoregressive(
     prompt_ids: Sequence[int],
     settings: GenerationSettings,
     cancelled: Callable[[], bool] = lambda: False,
-) -> Iterator[StepEvent]:
+) -> Generator[StepEvent, None, None]:
     """Decodes token by token.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -108,7 +108,7 @@ class LocalEngine:
         prompt_ids: Sequence[int],
         settings: GenerationSettings,
         cancelled: Callable[[], bool] = lambda: False,
-    ) -> Iterator[StepEvent]:
+    ) -> Generator[StepEvent, None, None]:
         """See `DecodingEngine.run`."""
         if self.head is not None and self.speculation(settings).active:
             return decode_speculatively(self.target, self.head, prompt_ids, settings, cancelled)

@@ -6,7 +6,7 @@ drafted states are overwritten (eagle3_reference.md 4.6).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ def decode_speculatively(
     prompt_ids: Sequence[int],
     settings: GenerationSettings,
     cancelled: Callable[[], bool] = lambda: False,
-) -> Iterator[StepEvent]:
+) -> Generator[StepEvent, None, None]:
     """Decodes with drafted trees; emits exactly what plain decoding emits.
 
     Past the head's own `max_position_embeddings` nothing is drafted and decoding goes on plainly (faults B18).
