@@ -1,0 +1,163 @@
+"""The Chat tab: a conversation, streamed, with what decoding did for each answer.
+
+A question takes two steps: it is checked and shown at once, outside the queue; then it waits for its turn and is
+answered. One run at a time uses the engine, so visitors never slow each other down.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from eagle3_demo.engine import DecodingEngine
+from eagle3_demo.errors import UserError
+from eagle3_demo.ui.components import drawing
+from eagle3_demo.ui.controls import read_controls
+from eagle3_demo.ui.events import MODEL, PLUMBING, Visitors, queue_line, refuse
+from eagle3_demo.ui.gallery import prompt_gallery
+from eagle3_demo.ui.markdown import literal_markdown
+from eagle3_demo.ui.recording import Recording
+from eagle3_demo.ui.session import Exchange, Request, Session, encode_conversation
+from eagle3_demo.ui.throttle import gather
+
+_WELCOME = (
+    "### Ask the model something\n"
+    "The answer streams in as usual. The panel beside it marks the tokens that the small **draft head** had guessed, "
+    "and measures how fast that made the model."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTab:
+    """What happens in the Chat tab, apart from how it looks."""
+
+    engine: DecodingEngine
+    visitors: Visitors
+
+    def accept(self, prompt: str, session: Session, *controls: Any) -> tuple[Any, ...]:
+        """Checks a question and shows it; nothing changes when it is refused."""
+        if session.running:
+            raise refuse("The last question is still being answered. Press Stop to ask another.")
+        answered = [exchange for exchange in session.exchanges if exchange.answer]
+        try:
+            settings = read_controls(controls)
+            room = min(settings.max_new_tokens, self.engine.max_context // 4)
+            prompt_ids, dropped = encode_conversation(self.engine, answered, prompt, room)
+        except UserError as error:
+            raise refuse(str(error)) from error
+        if dropped:
+            gr.Info(f"The {dropped} oldest questions no longer fit the model's context and are left out.")
+        exchange = Exchange(prompt)
+        session.exchanges = [*answered, exchange]
+        session.waiting = Request(exchange, prompt_ids, settings)
+        return show_conversation(session), {"waiting": True}, gr.Textbox(value="", submit_btn=False, stop_btn=True)
+
+    def answer(self, session: Session, request: gr.Request) -> Iterator[tuple[Any, ...]]:
+        """Streams the answer to the waiting question into conversation, panel and draft trees."""
+        asked, session.waiting = session.waiting, None
+        if asked is None:
+            return
+        recording = Recording(asked.exchange.question, asked.settings.method, self.engine.speculation(asked.settings))
+        session.running, session.recording = asked, recording
+        run = self.engine.run(asked.prompt_ids, asked.settings, lambda: asked.stop.thrown)
+        try:
+            with self.visitors.present(request.session_hash, session), closing(run):
+                for events in gather(run):
+                    for event in events:
+                        recording.add(event)
+                    asked.exchange.answer = recording.statistics.text
+                    asked.exchange.note = recording.summary() if recording.finished else ""
+                    yield show_conversation(session), recording.answer_view(), recording.tree_view()
+        finally:
+            session.running = None
+
+    def clear(self, session: Session) -> tuple[Any, ...]:
+        """Forgets the conversation, and ends the answer that is being written."""
+        session.stop_chat()
+        session.waiting, session.exchanges = None, []
+        return [], {}
+
+
+def show_conversation(session: Session) -> list[dict[str, Any]]:
+    """The conversation as Chatbot messages, every typed or generated character literal."""
+    messages: list[dict[str, Any]] = []
+    for exchange in session.exchanges:
+        messages.append({"role": "user", "content": literal_markdown(exchange.question)})
+        if exchange.answer or exchange.note:
+            content = [literal_markdown(exchange.answer)]
+            if exchange.note:
+                # A block of its own: an unclosed code fence in the answer cannot swallow it.
+                content.append(f'<small class="answer-note">{html.escape(exchange.note)}</small>')
+            messages.append({"role": "assistant", "content": content})
+    return messages
+
+
+def build_chat(
+    engine: DecodingEngine,
+    visitors: Visitors,
+    session: gr.State,
+    controls: list[Component],
+    tree: gr.HTML,
+    tabs: gr.Tabs,
+) -> None:
+    """Draws the Chat tab and connects it."""
+    tab = ChatTab(engine, visitors)
+    with gr.Row(equal_height=False):
+        with gr.Column(scale=5, min_width=300):
+            conversation = gr.Chatbot(
+                elem_id="conversation",
+                show_label=False,
+                container=False,
+                height="50vh",
+                min_height=280,
+                latex_delimiters=[],
+                allow_tags=False,
+                buttons=[],
+                layout="bubble",
+                placeholder=_WELCOME,
+            )
+            prompt = gr.Textbox(
+                elem_id="chat-prompt",
+                placeholder="Ask something …",
+                show_label=False,
+                label="Your question",
+                container=False,
+                max_lines=8,
+                submit_btn=True,
+                autofocus=True,
+            )
+            waiting = queue_line()
+            with gr.Row(elem_classes="below-prompt"):
+                gallery = prompt_gallery(prompt)
+                clear = gr.Button("New conversation", size="sm", elem_classes="plain-button", scale=0, min_width=150)
+        with gr.Column(scale=3, min_width=300):
+            panel = drawing("answer")
+            panel.show_trees(lambda: gr.Tabs(selected="trees"), None, tabs, **PLUMBING)
+    _connect(tab, session, controls, conversation, prompt, panel, tree, gallery, clear, waiting)
+
+
+def _connect(
+    tab: ChatTab,
+    session: gr.State,
+    controls: list[Component],
+    conversation: gr.Chatbot,
+    prompt: gr.Textbox,
+    panel: gr.HTML,
+    tree: gr.HTML,
+    gallery: gr.Dataset,
+    clear: gr.Button,
+    waiting: gr.HTML,
+) -> None:
+    chosen = gallery.click(lambda sample: sample[0], gallery, prompt, **PLUMBING)
+    for start in (prompt.submit, chosen.then):
+        accepted = start(tab.accept, [prompt, session, *controls], [conversation, panel, prompt], **PLUMBING)
+        answered = accepted.success(tab.answer, session, [conversation, panel, tree], show_progress_on=waiting, **MODEL)
+        answered.then(lambda: gr.Textbox(submit_btn=True, stop_btn=False), None, prompt, **PLUMBING)
+    prompt.stop(Session.stop_chat, session, None, **PLUMBING)
+    clear.click(tab.clear, session, [conversation, panel], **PLUMBING)

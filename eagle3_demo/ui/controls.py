@@ -1,0 +1,59 @@
+"""The settings beside the page. Sliders guide the hand; what counts is the check in `generation_settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from eagle3_demo.engine import DecodingEngine
+from eagle3_demo.settings import GenerationSettings, SamplingSettings, TreeSettings, generation_settings
+from eagle3_demo.ui.recording import METHOD_NAMES
+
+NAMES = ("method", "temperature", "top_p", "top_k", "max_new_tokens", "seed", "depth", "tree_top_k", "nodes")
+"""Settings in the order of the controls."""
+
+
+def build_controls(engine: DecodingEngine) -> list[Component]:
+    """Draws the settings; the components come in the order of `NAMES`."""
+    sampling, tree = SamplingSettings(), TreeSettings()
+    method = gr.Radio(
+        [(name, method) for method, name in METHOD_NAMES.items()],
+        value="eagle3",
+        label="Decoding method",
+        info="For Chat; Compare always runs both.",
+    )
+    max_new_tokens = gr.Slider(
+        1, min(1024, engine.max_context), value=min(192, engine.max_context), step=1, label="Longest answer (tokens)"
+    )
+    with gr.Accordion("Sampling", open=False, elem_classes="quiet"):
+        temperature = gr.Slider(
+            0, 2, value=sampling.temperature, step=0.05, label="Temperature", info="0 always takes the likeliest token."
+        )
+        top_p = gr.Slider(
+            0.05, 1, value=sampling.top_p, step=0.05, label="Top-p", info="Keep the likeliest tokens up to this mass."
+        )
+        top_k = gr.Slider(
+            0, 200, value=sampling.top_k, step=1, label="Top-k", info="Keep this many likeliest tokens; 0 keeps all."
+        )
+        seed = gr.Number(sampling.seed, precision=0, label="Seed", info="The same seed gives the same answer.")
+    with gr.Accordion("Draft tree", open=False, elem_classes="quiet"):
+        depth = gr.Slider(1, 16, value=tree.depth, step=1, label="Depth", info="How many tokens ahead to guess.")
+        tree_top_k = gr.Slider(
+            1, 32, value=tree.top_k, step=1, label="Guesses per place", info="Likeliest next tokens kept at each node."
+        )
+        nodes = gr.Slider(
+            2, 128, value=tree.nodes, step=1, label="Nodes", info="Tokens the target checks in one forward pass."
+        )
+    return [method, temperature, top_p, top_k, max_new_tokens, seed, depth, tree_top_k, nodes]
+
+
+def read_controls(values: Sequence[Any]) -> GenerationSettings:
+    """The settings that the controls' values mean.
+
+    Raises:
+        UserError: a value is not valid; the message names it.
+    """
+    return generation_settings(**dict(zip(NAMES, values, strict=True)))

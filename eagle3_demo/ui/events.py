@@ -1,0 +1,57 @@
+"""How page events are wired: what uses the model, what is plumbing, how a mistake is told, who has left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import gradio as gr
+
+from eagle3_demo.ui.session import Session
+
+PLUMBING: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+"""For events that only move the page."""
+
+MODEL: dict[str, Any] = {
+    "concurrency_id": "model",
+    "concurrency_limit": 1,
+    "show_progress": "minimal",
+    "api_visibility": "private",
+}
+"""For events that decode: they share one place in the queue, since two runs at once would slow and mis-measure each
+other. Pass `show_progress_on=queue_line()` beside it."""
+
+
+def queue_line() -> gr.HTML:
+    """A thin line in which Gradio shows the place in the queue while a run waits."""
+    return gr.HTML("", apply_default_css=False, min_height=22, elem_classes="queue-line")
+
+
+def refuse(message: str) -> gr.Error:
+    """A person's mistake as a message on the page; raise it."""
+    return gr.Error(message, title="Please check", duration=8, print_exception=False)
+
+
+@dataclass(slots=True)
+class Visitors:
+    """Sessions with a run in progress, by Gradio's session hash, so that closing the page ends the run (faults B41)."""
+
+    running: dict[str, Session] = field(default_factory=dict)
+
+    @contextmanager
+    def present(self, session_hash: str | None, session: Session) -> Iterator[None]:
+        """Keeps the session findable while its run lasts."""
+        key = session_hash or ""
+        self.running[key] = session
+        try:
+            yield
+        finally:
+            self.running.pop(key, None)
+
+    def leave(self, request: gr.Request) -> None:
+        """Ends the runs of the visitor whose page was closed."""
+        session = self.running.get(request.session_hash or "")
+        if session:
+            session.stop_all()

@@ -1,0 +1,46 @@
+"""Where each node of a draft tree is drawn: a column for its depth, a row among its relatives.
+
+Invariants: no two nodes share a place, a child is one column right of its parent, and a parent lies between its first
+and its last child.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def place_nodes(parents: Sequence[int]) -> tuple[list[int], list[float]]:
+    """Columns and rows of the nodes of one tree, drawn from left to right.
+
+    Args:
+        parents: parent index of each node, -1 for the root; parents come before children.
+
+    Returns:
+        Column of each node (its depth) and row of each node; leaves take whole rows from 0 downwards in the order of
+        the tree, every parent sits midway between its outermost children.
+    """
+    children: list[list[int]] = [[] for _ in parents]
+    columns: list[int] = []
+    for node, parent in enumerate(parents):
+        columns.append(columns[parent] + 1 if parent >= 0 else 0)
+        if parent >= 0:
+            children[parent].append(node)
+    rows = [0.0] * len(parents)
+    for row, leaf in enumerate(_leaves(children)):
+        rows[leaf] = float(row)
+    for node in reversed(range(len(parents))):
+        if children[node]:
+            rows[node] = (rows[children[node][0]] + rows[children[node][-1]]) / 2
+    return columns, rows
+
+
+def _leaves(children: Sequence[Sequence[int]]) -> list[int]:
+    """Leaves from top to bottom."""
+    found: list[int] = []
+    waiting = [0] if children else []
+    while waiting:
+        node = waiting.pop()
+        waiting.extend(reversed(children[node]))
+        if not children[node]:
+            found.append(node)
+    return found

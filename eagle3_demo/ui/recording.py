@@ -1,0 +1,115 @@
+"""One run as the page keeps it: totals, emitted tokens, and each step's draft tree ready to be drawn.
+
+A recording is fed event by event and asked for views: fresh plain data that becomes JSON. Views are small: the whole
+answer is in each (Gradio sends only what changed), but trees only of the steps that were asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+from eagle3_demo.decoding.events import RunStatistics, Speculation, StepEvent
+from eagle3_demo.settings import Method
+from eagle3_demo.ui.steps import step_view
+
+WINDOW = 32
+"""Draft trees sent at once."""
+
+METHOD_NAMES: dict[Method, str] = {"eagle3": "EAGLE-3", "autoregressive": "Autoregressive"}
+
+_ENDINGS = {
+    "end_token": "the model ended the answer",
+    "stop_string": "ended at a stop string",
+    "length": "token limit reached",
+    "context": "the model's context is full",
+    "cancelled": "stopped by you",
+}
+_numbers = itertools.count(1)
+
+
+@dataclass(slots=True)
+class Recording:
+    """A run, growing.
+
+    Attributes:
+        prompt: what was asked, for headings.
+        method: how the answer is decoded.
+        speculation: whether a draft head takes part, and why.
+        number: tells runs apart on the page.
+        tokens: `[text, drafted (0 or 1), step]` of every emitted token; the texts joined are the answer.
+        steps: the drawable trees, by step.
+    """
+
+    prompt: str
+    method: Method
+    speculation: Speculation
+    number: int = field(default_factory=lambda: next(_numbers))
+    statistics: RunStatistics = field(default_factory=RunStatistics)
+    tokens: list[list[str | int]] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, event: StepEvent) -> None:
+        """Takes one step in."""
+        self.statistics.add(event)
+        self.steps.append(step_view(event))
+        self.tokens += [[token.text, int(token.drafted), event.index] for token in event.tokens]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step is in."""
+        return self.statistics.stop_reason is not None
+
+    def summary(self) -> str:
+        """The one honest line under an answer: how much, how fast, and whether speculation was on and why."""
+        statistics = self.statistics
+        parts = [
+            f"{statistics.new_tokens} tokens",
+            f"{statistics.tokens_per_second:.1f} tokens/s",
+            f"acceptance length {statistics.acceptance_length:.2f}",
+            f"speculation {'on' if self.speculation.active else 'off'}: {self.speculation.reason}",
+        ]
+        return " · ".join([*parts, _ENDINGS[statistics.stop_reason]] if statistics.stop_reason else parts)
+
+    def answer_view(self) -> dict[str, Any]:
+        """What the panel beside an answer shows."""
+        return {
+            "run": self.number,
+            "method": METHOD_NAMES[self.method],
+            "finished": self.finished,
+            "tokens": list(self.tokens),
+            "numbers": self.numbers(),
+            "note": self.summary() if self.statistics.new_tokens else "Reading the prompt …",
+        }
+
+    def numbers(self) -> dict[str, str]:
+        """The measured figures as text; a dash where nothing was measured yet."""
+        statistics = self.statistics
+        measured = statistics.target_forwards > 0
+        share = f"{statistics.accepted_tokens} of {statistics.drafted_tokens}" if statistics.drafted_tokens else "–"
+        return {
+            "tokens_per_second": f"{statistics.tokens_per_second:.1f}" if measured else "–",
+            "acceptance_length": f"{statistics.acceptance_length:.2f}" if measured else "–",
+            "tokens": str(statistics.new_tokens),
+            "target_forwards": str(statistics.target_forwards) if measured else "–",
+            "drafts_accepted": share,
+            "seconds": f"{statistics.seconds_prefill + statistics.seconds_decode:.1f}",
+        }
+
+    def tree_view(self, around: int | None = None) -> dict[str, Any]:
+        """The steps near `around` (the newest when not given) with everything needed to read them."""
+        count = len(self.steps)
+        centre = count if around is None else max(0, min(around, count))
+        first = max(0, min(centre - WINDOW // 2, count - WINDOW))
+        return {
+            "run": self.number,
+            "prompt": self.prompt,
+            "method": METHOD_NAMES[self.method],
+            "speculation": self.speculation.reason,
+            "finished": self.finished,
+            "count": count,
+            "tokens": list(self.tokens),
+            # Keyed by step, so that Gradio's differ adds and drops whole steps in place of editing inside them.
+            "steps": {str(step["index"]): step for step in self.steps[first : first + WINDOW]},
+        }
