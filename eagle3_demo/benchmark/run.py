@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
-from eagle3_demo.benchmark.prompts import BenchmarkPrompt
+import torch
+
+from eagle3_demo.benchmark.prompts import BenchmarkPrompt, PromptFile
 from eagle3_demo.benchmark.runners import Measurement, Runner
+from eagle3_demo.engine import DecodingEngine
+from eagle3_demo.environment import processor_name, versions
 from eagle3_demo.settings import GenerationSettings
 
 WARM_UP_TOKENS = 8
@@ -45,3 +51,20 @@ def run_benchmark(
         order = names[turn:] + names[:turn]
         measured = {name: runners[name](ids, settings) for name in order}
         yield PromptResult(prompt, len(ids), {name: measured[name] for name in names})
+
+
+def conditions(engine: DecodingEngine, settings: GenerationSettings, file: PromptFile) -> dict[str, Any]:
+    """What the figures depend on, as JSON data."""
+    speculation = engine.speculation(settings.model_copy(update={"method": "eagle3"}))
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "target": engine.target_name,
+        "head": engine.head_name,
+        "device": engine.device,
+        "dtype": engine.dtype,
+        "speculation": {"active": speculation.active, "reason": speculation.reason},
+        "machine": {"processor": processor_name(), "threads": torch.get_num_threads()},
+        "versions": versions(),
+        "settings": settings.model_dump(mode="json", exclude={"method", "stop"}),
+        "prompt_file": {"name": file.name, "sha256": file.sha256},
+    }

@@ -13,7 +13,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.models.chat import end_tokens
-from eagle3_demo.settings import GenerationSettings, Method
+from eagle3_demo.settings import GenerationSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ Runner = Callable[[Sequence[int], GenerationSettings], Measurement]
 """Answers a prompt of token ids and measures it."""
 
 
-def engine_runner(engine: DecodingEngine, method: Method) -> Runner:
+def engine_runner(engine: DecodingEngine, method: str) -> Runner:
     """Decodes with our engine by `method`."""
 
     def measure(prompt_ids: Sequence[int], settings: GenerationSettings) -> Measurement:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from eagle3_demo.benchmark import PEER
 from eagle3_demo.benchmark.run import PromptResult
 from eagle3_demo.benchmark.runners import Measurement
 from eagle3_demo.decoding.events import first_divergence
 
 BASELINE = "autoregressive"
-PEER = "transformers"
 
 
 def prompt_figures(result: PromptResult, *, greedy: bool) -> dict[str, Any]:

@@ -69,18 +69,16 @@ def embedded_target(path: Path | None = None, progress: ProgressCallback | None 
         ) from error
 
 
-def embedded_state() -> str:
-    """In words, where the embedded target would come from; changes nothing."""
-    given = os.environ.get(PATH_VARIABLE)
-    if given:
-        return f"given by {PATH_VARIABLE}: {given}"
+def embedded_location() -> Path | None:
+    """Where the embedded target would be taken from now; None when it would have to be downloaded. Changes nothing."""
+    if given := os.environ.get(PATH_VARIABLE):
+        return Path(given)
     if installed := _installed_gguf():
-        return f"installed: {installed}"
-    if is_whole(_conversion_folder(GGUF_SHA256)):
-        return f"cached and converted: {_conversion_folder(GGUF_SHA256)}"
-    if _wheel_path().is_file():
-        return f"cached, converted at the next start: {_wheel_path()}"
-    return f"not on this machine; downloaded at the next start to {cache_directory()} ({WHEEL_BYTES // 10**6} MB)"
+        return installed
+    folder = _conversion_folder(GGUF_SHA256)
+    if is_whole(folder):
+        return folder
+    return _wheel_path() if _wheel_path().is_file() else None
 
 
 def _given_source(path: Path) -> Path:

@@ -1,0 +1,180 @@
+"""`generate` answers a prompt; `compare` answers it by both methods and says whether the outputs are the same."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+from eagle3_demo.cli.console import note, output, print_json
+from eagle3_demo.cli.options import (
+    DEFAULTS,
+    AsJson,
+    Depth,
+    Device,
+    Dtype,
+    HeadPath,
+    MaxNewTokens,
+    MethodOption,
+    Nodes,
+    PresetName,
+    Prompt,
+    Seed,
+    Stop,
+    TargetId,
+    Temperature,
+    TopK,
+    TopP,
+    TreeTopK,
+    check_prompt,
+    request,
+    requested_engine,
+)
+from eagle3_demo.decoding.events import RunStatistics, first_divergence
+from eagle3_demo.engine import DecodingEngine
+from eagle3_demo.environment import versions
+from eagle3_demo.settings import GenerationSettings
+
+WARM_UP_TOKENS = 8
+
+
+def generate(
+    context: typer.Context,
+    prompt: Prompt,
+    method: MethodOption = DEFAULTS.method,
+    preset: PresetName = None,
+    target: TargetId = None,
+    head: HeadPath = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    max_new_tokens: MaxNewTokens = DEFAULTS.max_new_tokens,
+    temperature: Temperature = DEFAULTS.sampling.temperature,
+    top_p: TopP = DEFAULTS.sampling.top_p,
+    top_k: TopK = DEFAULTS.sampling.top_k,
+    seed: Seed = DEFAULTS.sampling.seed,
+    depth: Depth = DEFAULTS.tree.depth,
+    tree_top_k: TreeTopK = DEFAULTS.tree.top_k,
+    nodes: Nodes = DEFAULTS.tree.nodes,
+    stop: Stop = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a prompt. The answer goes to stdout, everything else to stderr."""
+    settings = request(context)
+    check_prompt(prompt)
+    engine = requested_engine(context)
+    statistics = _run(engine, prompt, settings, echo=not as_json)
+    if as_json:
+        print_json(run_figures(engine, settings, statistics) | {"versions": versions()})
+    else:
+        note(f"\n{_in_words(engine, settings, statistics)}")
+
+
+def compare(
+    context: typer.Context,
+    prompt: Prompt,
+    preset: PresetName = None,
+    target: TargetId = None,
+    head: HeadPath = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    max_new_tokens: MaxNewTokens = DEFAULTS.max_new_tokens,
+    temperature: Temperature = DEFAULTS.sampling.temperature,
+    top_p: TopP = DEFAULTS.sampling.top_p,
+    top_k: TopK = DEFAULTS.sampling.top_k,
+    seed: Seed = DEFAULTS.sampling.seed,
+    depth: Depth = DEFAULTS.tree.depth,
+    tree_top_k: TreeTopK = DEFAULTS.tree.top_k,
+    nodes: Nodes = DEFAULTS.tree.nodes,
+    stop: Stop = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a prompt twice, plainly and by EAGLE-3, one after the other, and compare."""
+    settings = request(context)
+    check_prompt(prompt)
+    engine = requested_engine(context)
+    result = comparison(engine, prompt, settings)
+    if as_json:
+        print_json(result)
+    else:
+        _print_comparison(result)
+
+
+def comparison(engine: DecodingEngine, prompt: str, settings: GenerationSettings) -> dict[str, Any]:
+    """Both methods on one prompt, after a few unmeasured tokens each."""
+    each = {
+        "autoregressive": settings.model_copy(update={"method": "autoregressive"}),
+        "eagle3": settings.model_copy(update={"method": "eagle3"}),
+    }
+    for one in each.values():
+        _run(engine, prompt, one.model_copy(update={"max_new_tokens": WARM_UP_TOKENS}))
+    runs = {method: _run(engine, prompt, one) for method, one in each.items()}
+    plain, fast = runs["autoregressive"], runs["eagle3"]
+    different = first_divergence(plain.token_ids, fast.token_ids)
+    measured = plain.tokens_per_second and fast.tokens_per_second
+    return {
+        **{method: run_figures(engine, each[method], run) for method, run in runs.items()},
+        "identical": different is None,
+        "first_divergence": different,
+        "speedup": round(fast.tokens_per_second / plain.tokens_per_second, 3) if measured else None,
+        "versions": versions(),
+    }
+
+
+def run_figures(engine: DecodingEngine, settings: GenerationSettings, statistics: RunStatistics) -> dict[str, Any]:
+    """One run as JSON data."""
+    speculation = engine.speculation(settings)
+    return {
+        "text": statistics.text,
+        "token_ids": statistics.token_ids,
+        "method": settings.method,
+        "target": engine.target_name,
+        "head": engine.head_name,
+        "device": engine.device,
+        "dtype": engine.dtype,
+        "new_tokens": statistics.new_tokens,
+        "target_forwards": statistics.target_forwards,
+        "acceptance_length": round(statistics.acceptance_length, 3),
+        "seconds_prefill": round(statistics.seconds_prefill, 4),
+        "seconds_decode": round(statistics.seconds_decode, 4),
+        "tokens_per_second": round(statistics.tokens_per_second, 3),
+        "stop_reason": statistics.stop_reason,
+        "speculation": {"active": speculation.active, "reason": speculation.reason},
+    }
+
+
+def _run(engine: DecodingEngine, prompt: str, settings: GenerationSettings, *, echo: bool = False) -> RunStatistics:
+    statistics = RunStatistics()
+    for event in engine.run(engine.encode([{"role": "user", "content": prompt}]), settings):
+        statistics.add(event)
+        if echo:
+            sys.stdout.write(event.text)
+            sys.stdout.flush()
+    if echo:
+        sys.stdout.write("\n")
+    return statistics
+
+
+def _in_words(engine: DecodingEngine, settings: GenerationSettings, statistics: RunStatistics) -> str:
+    speculation = engine.speculation(settings)
+    words = (
+        f"{statistics.new_tokens} tokens, {statistics.tokens_per_second:.1f} tokens/s, "
+        f"acceptance length {statistics.acceptance_length:.2f}, ended by {statistics.stop_reason}"
+    )
+    if settings.method == "eagle3":
+        words += f"; speculation {'on' if speculation.active else 'OFF'}: {speculation.reason}"
+    return words
+
+
+def _print_comparison(result: dict[str, Any]) -> None:
+    console = output()
+    for method in ("autoregressive", "eagle3"):
+        run = result[method]
+        console.rule(f"{method}: {run['tokens_per_second']:.1f} tokens/s, {run['acceptance_length']:.2f} per forward")
+        console.print(run["text"], markup=False)
+    console.rule()
+    same = "identical output" if result["identical"] else f"outputs differ from token {result['first_divergence']} on"
+    speedup = f"{result['speedup']:.2f}x" if result["speedup"] else "not measured"
+    console.print(f"{same}; speedup {speedup}")
+    if not result["eagle3"]["speculation"]["active"]:
+        console.print(f"speculation is OFF: {result['eagle3']['speculation']['reason']}")

@@ -1,0 +1,62 @@
+"""The command line's frame: commands, exit codes, and what becomes of mistakes.
+
+Exit codes: 0 done; 1 something is missing or damaged, and the message says what to do; 2 wrong arguments, in one line
+that names the argument; 130 interrupted. Only a fault of this program shows a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from eagle3_demo.cli import benchmark, doctor, generate, training
+from eagle3_demo.cli.console import close_quietly, make_streams_forgiving
+from eagle3_demo.errors import UserError
+
+app = typer.Typer(
+    name="python -m eagle3_demo",
+    help="EAGLE-3 speculative decoding on a real model: generate, compare, measure, train.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+for command in (
+    generate.generate,
+    generate.compare,
+    benchmark.benchmark,
+    doctor.doctor,
+    doctor.fetch,
+    training.corpus,
+    training.train,
+):
+    app.command()(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code.
+
+    Args:
+        arguments: without the program's name; None takes those of this process.
+    """
+    make_streams_forgiving()
+    try:
+        code = app(args=arguments, standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except typer.TyperException as error:
+        return _complain(error.format_message(), error.exit_code)
+    except UserError as error:
+        return _complain(str(error), 1)
+    except BrokenPipeError:
+        close_quietly(sys.stdout)
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        return _complain("interrupted", 130)
+
+
+def _complain(message: str, code: int) -> int:
+    if line := " ".join(message.split()):
+        print(f"Error: {line}", file=sys.stderr)
+    return code

@@ -1,0 +1,131 @@
+"""`corpus` collects the target's own answers; `train` trains a draft head on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from eagle3_demo.cli.console import note, progress_shown
+from eagle3_demo.errors import UserError
+from eagle3_demo.models.embedded import embedded_target
+from eagle3_demo.presets import EMBEDDED
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+HELD_OUT_BLOCKS = 12
+
+Precision = Literal["no", "bf16"]
+Target = Annotated[str | None, typer.Option(help="Hub id or folder; without it the embedded target.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, …; auto takes CUDA when there is some.")]
+
+
+def corpus(
+    prompts: Annotated[list[Path], typer.Option(help="JSONL with prompt or turns, or text; repeatable.")],
+    out: Annotated[Path, typer.Option(help="The corpus folder; an interrupted run goes on where it stood.")],
+    tokens: Annotated[int, typer.Option(min=1, help="Answer tokens to collect in all.")] = 300_000,
+    target: Target = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 256,
+    batch_size: Annotated[int, typer.Option(min=1, help="Answers in flight at once.")] = 128,
+    seed: Annotated[int, typer.Option(help="For prompt order, temperatures and sampling.")] = 0,
+    device: Device = "auto",
+) -> None:
+    """Let the target answer prompts and keep its answers as token shards to train on."""
+    from eagle3_demo.models.chat import encode_chat, end_tokens
+    from eagle3_demo.training.corpus import (
+        CorpusSettings,
+        CorpusWriter,
+        corpus_manifest,
+        generate_corpus,
+        read_prompts,
+        target_fingerprint,
+    )
+
+    texts = read_prompts(prompts)
+    settings = CorpusSettings(max_new_tokens=max_new_tokens, batch_size=batch_size, seed=seed)
+    name, model, tokenizer = _load_target(target, device)
+    writer = CorpusWriter(out, corpus_manifest(name, target_fingerprint(model), texts, settings))
+    encoded = [encode_chat(tokenizer, [{"role": "user", "content": text}]) for text in texts]
+    ends = end_tokens(model.config, model.generation_config, tokenizer)
+    with progress_shown() as progress:
+        for state in generate_corpus(model, encoded, ends, writer, settings, tokens):
+            doing = f"{state.answer_tokens:,} answer tokens, {state.tokens_per_second:.0f} a second"
+            progress(min(1.0, state.answer_tokens / tokens), doing)
+    note(f"{out}: {len(writer.done):,} answers, {writer.answer_tokens:,} answer tokens")
+
+
+def train(
+    corpus: Annotated[Path, typer.Option(help="A folder made by `corpus`.")],
+    out: Annotated[Path, typer.Option(help="The run folder; its folder `head` is the best head so far.")],
+    target: Target = None,
+    epochs: Annotated[float, typer.Option(min=0.01, help="Passes over the corpus.")] = 4.0,
+    steps_ahead: Annotated[int, typer.Option(min=1, help="Steps of the training-time test.")] = 4,
+    draft_vocab: Annotated[int, typer.Option(min=16, help="Tokens that the head can propose.")] = 8192,
+    learning_rate: Annotated[float, typer.Option(min=0, help="AdamW's peak rate.")] = 1e-3,
+    muon_learning_rate: Annotated[float, typer.Option(min=0, help="Muon's peak rate.")] = 1e-2,
+    block_positions: Annotated[int, typer.Option(min=64, help="Positions in a step, padding included.")] = 4096,
+    precision: Annotated[Precision, typer.Option(help="bf16 where the processor has it.")] = "no",
+    feature_cache: Annotated[float, typer.Option(min=0, help="GB of disk for the target's features.")] = 8.0,
+    seed: Annotated[int, typer.Option(help="For the order of the batches.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run folder's last state.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Train a draft head on a corpus by the training-time test."""
+    from eagle3_demo.models.chat import end_tokens
+    from eagle3_demo.models.head import sorted_draft_ids
+    from eagle3_demo.training.batches import make_blocks, read_corpus
+    from eagle3_demo.training.features import TargetFeatures
+    from eagle3_demo.training.initial_head import head_config, initial_head
+    from eagle3_demo.training.trainer import Trainer, TrainingSettings
+
+    if (out / "state.pt").exists() and not resume:
+        raise UserError(f"{out} holds a training run already; add --resume to go on with it, or give another --out")
+    data = read_corpus(corpus)
+    name, model, tokenizer = _load_target(target, device, precision)
+    if data.manifest["target"] != name:
+        raise UserError(
+            f"{corpus} holds answers of {data.manifest['target']}, not of {name}; give the --target it is of"
+        )
+    counts = data.answer_counts(model.config.get_text_config().vocab_size)
+    ends = end_tokens(model.config, model.generation_config, tokenizer)
+    draft_ids = sorted_draft_ids(counts, draft_vocab, sorted(ends))
+    head = initial_head(model, head_config(model, draft_vocab, None), draft_ids)
+    layers = model.config.get_text_config().num_hidden_layers
+    features = TargetFeatures(model, (2, layers // 2, layers - 3), out / "features", int(feature_cache * 1e9))
+    settings = TrainingSettings(
+        token_passes=int(epochs * int(counts.sum())),
+        steps_ahead=steps_ahead,
+        learning_rate=learning_rate,
+        muon_learning_rate=muon_learning_rate,
+        seed=seed,
+    )
+    trainer = Trainer(head, features, settings, out, resume=resume, mixed_precision=precision)
+    blocks = make_blocks(data.training, block_positions, seed)
+    held_out = make_blocks(data.held_out, block_positions, seed)[:HELD_OUT_BLOCKS]
+    with progress_shown() as progress:
+        for report in trainer.run(blocks, held_out):
+            doing = f"{report.kind}: acceptance by step {report.acceptance}, {report.tokens_per_second:.0f} tokens/s"
+            progress(min(1.0, report.token_passes / settings.token_passes), doing)
+    note(f"The best head is in {out / 'head'}")
+
+
+def _load_target(
+    target: str | None, device: str, precision: Precision = "no"
+) -> tuple[str, PreTrainedModel, PreTrainedTokenizerBase]:
+    """The frozen target as transformers runs it."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    with progress_shown() as progress:
+        source = target or embedded_target(progress=progress)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(place).eval().requires_grad_(False)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"target {target} cannot be loaded ({reason}); give a hub id or a local folder") from error
+    return target or EMBEDDED.name, model, tokenizer
