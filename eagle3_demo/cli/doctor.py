@@ -27,12 +27,15 @@ def doctor(as_json: AsJson = False) -> None:
         for name, value in facts[title].items():
             table.add_row(name, str(value))
         console.print(table)
-    table = Table("preset", "target", "licence", "memory", "cached", "runs here", title="presets", title_justify="left")
+    table = Table("preset, target, licence", "memory", "files here", "runs here", title="presets", title_justify="left")
+    table.columns[0].no_wrap = True
     for preset in facts["presets"]:
-        verdict = "yes" if preset["runs"] else f"no: {preset['reason']}"
-        cached = "yes" if preset["cached"] else "no"
-        memory = f"{preset['gigabytes']:g} GB"
-        table.add_row(preset["name"], preset["target"], preset["license"], memory, cached, verdict)
+        table.add_row(
+            f"{preset['name']}\n  {preset['target']}\n  {preset['license']}",
+            f"{preset['gigabytes']:g} GB",
+            "yes" if preset["cached"] else "no",
+            "yes" if preset["runs"] else f"no: {preset['reason']}",
+        )
     console.print(table)
 
 

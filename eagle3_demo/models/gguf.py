@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,7 +69,7 @@ def convert_gguf(source: Path, folder: Path, progress: ProgressCallback) -> None
         _split_digits(tokenizer, source)
         progress(0.1, "Converting the weights (once, about half a minute)")
         model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
-    except (ValueError, KeyError, IndexError, RuntimeError, OSError) as error:
+    except (ValueError, LookupError, ArithmeticError, RuntimeError, OSError, MemoryError, struct.error) as error:
         raise UserError(f"{source} cannot be read as a GGUF model ({error}); give another file") from error
     # Loaded from GGUF the model calls itself quantised and refuses to be saved; its weights are plain float32 by now.
     model.config.__dict__.pop("quantization_config", None)
