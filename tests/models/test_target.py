@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from transformers import AutoConfig, PreTrainedModel
 
 from eagle3_demo.errors import UserError
-from eagle3_demo.models import target as target_module
+from eagle3_demo.models import session as session_module
 from eagle3_demo.models.acceleration import PackedLinear
-from eagle3_demo.models.target import TREE_ROWS, TargetModel, TargetSession
+from eagle3_demo.models.session import TREE_ROWS, TargetSession
+from eagle3_demo.models.target import TargetModel
 from tests.tiny_target import byte_level_tokenizer, tiny_model, tiny_target
 
 PROMPT = [5, 80, 33, 9, 120, 77, 200, 41, 6, 19]
@@ -162,7 +163,7 @@ def test_prefill_in_slices_equals_prefill_at_once(
     target: TargetModel, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     whole = target.session(100, target.default_taps).prefill(PROMPT)
-    monkeypatch.setattr(target_module, "PREFILL_SLICE", size)
+    monkeypatch.setattr(session_module, "PREFILL_SLICE", size)
     session = target.session(100, target.default_taps)
     sliced = session.prefill(PROMPT)
     assert session.length == len(PROMPT)
@@ -273,8 +274,9 @@ def test_interleaved_sessions_do_not_meet(target: TargetModel) -> None:
             {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
             "rotary frequencies",
         ),
-        ("bloom", {"n_layer": 8, "n_head": 4}, "cannot be used"),
-        ("mamba", {}, "cannot be used"),
+        ("bloom", {"n_layer": 8, "n_head": 4}, "takes no position_ids"),
+        ("mamba", {}, "linear attention"),
+        ("falcon", {"alibi": True}, "does not run over a tree"),
     ],
 )
 def test_untappable_models_are_refused_by_name(family: str, changes: dict[str, Any], reason: str) -> None:
@@ -334,3 +336,23 @@ def test_threads_do_not_change_the_embedded_model(embedded: TargetModel) -> None
         results.append(session.verify(tokens, depths, mask).logits.argmax(-1))
     torch.set_num_threads(threads)
     assert torch.equal(*results)
+
+
+def test_an_unknown_family_that_ignores_the_mask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt_neox")
+    forward = model.forward
+
+    def deaf(
+        self: Any,
+        *args: Any,
+        attention_mask: Tensor | None = None,
+        position_ids: Any = None,
+        cache: Any = None,
+        **rest: Any,
+    ) -> Any:
+        blind = None if attention_mask is None else torch.zeros_like(attention_mask)
+        return forward(*args, attention_mask=blind, position_ids=position_ids, cache=cache, **rest)
+
+    monkeypatch.setattr(model, "forward", deaf.__get__(model))
+    with pytest.raises(UserError, match=r"tiny .*gpt_neox.* over a tree its logits differ"):
+        TargetModel.wrap(model, byte_level_tokenizer(), packed=False, name="tiny")
