@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from eagle3_demo.files import write_atomically
@@ -52,10 +53,11 @@ def table_rows(results: dict[str, Any]) -> list[list[str]]:
 
 
 def console_table(results: dict[str, Any]) -> Table:
-    """The table for a terminal."""
-    table = Table(*COLUMNS)
+    """The table for a terminal, readable at 80 columns."""
+    table = Table(*COLUMNS, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in table.columns[2:]:
         column.justify = "right"
+    table.columns[1].no_wrap = True
     for row in table_rows(results):
         table.add_row(*row)
     return table

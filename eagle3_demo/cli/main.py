@@ -1,7 +1,7 @@
 """The command line's frame: commands, exit codes, and what becomes of mistakes.
 
-Exit codes: 0 done; 1 something is missing or damaged, and the message says what to do; 2 wrong arguments, in one line
-that names the argument; 130 interrupted. Only a fault of this program shows a traceback.
+Exit codes: 0 done; 1 something is missing or damaged, and the message says what to do, or the reader of stdout left;
+2 wrong arguments, in one line that names the argument; 130 interrupted. Only a fault of this program shows a traceback.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error), 1)
     except BrokenPipeError:
         close_quietly(sys.stdout)
-        return 0
+        return 1
     except (KeyboardInterrupt, typer.Abort):
         return _complain("interrupted", 130)
 
