@@ -1,6 +1,6 @@
 """The Chat tab: a conversation, streamed, with what decoding did for each answer.
 
-A question takes two steps: it is checked and shown at once, outside the queue; then it waits for its turn and is
+A question takes two steps: it is checked and shown at once; then it waits for its turn and is
 answered. One run at a time uses the engine, so visitors never slow each other down.
 """
 
@@ -19,7 +19,7 @@ from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.errors import UserError
 from eagle3_demo.ui.components import drawing
 from eagle3_demo.ui.controls import read_controls
-from eagle3_demo.ui.events import MODEL, PLUMBING, Visitors, queue_line, refuse
+from eagle3_demo.ui.events import CHECK, MODEL, PLUMBING, Visitors, queue_line, refuse
 from eagle3_demo.ui.gallery import prompt_gallery
 from eagle3_demo.ui.markdown import literal_markdown
 from eagle3_demo.ui.recording import Recording
@@ -135,7 +135,7 @@ def build_chat(
             waiting = queue_line()
             with gr.Row(elem_classes="below-prompt"):
                 gallery = prompt_gallery(prompt)
-                clear = gr.Button("New conversation", size="sm", elem_classes="plain-button", scale=0, min_width=150)
+                clear = gr.Button("New conversation", size="sm", elem_id="new-conversation", scale=0, min_width=150)
         with gr.Column(scale=3, min_width=300):
             panel = drawing("answer")
             panel.show_trees(lambda: gr.Tabs(selected="trees"), None, tabs, **PLUMBING)
@@ -156,8 +156,9 @@ def _connect(
 ) -> None:
     chosen = gallery.click(lambda sample: sample[0], gallery, prompt, **PLUMBING)
     for start in (prompt.submit, chosen.then):
-        accepted = start(tab.accept, [prompt, session, *controls], [conversation, panel, prompt], **PLUMBING)
+        accepted = start(tab.accept, [prompt, session, *controls], [conversation, panel, prompt], **CHECK)
         answered = accepted.success(tab.answer, session, [conversation, panel, tree], show_progress_on=waiting, **MODEL)
-        answered.then(lambda: gr.Textbox(submit_btn=True, stop_btn=False), None, prompt, **PLUMBING)
+        for end in (answered.success, answered.failure):
+            end(lambda: gr.Textbox(submit_btn=True, stop_btn=False), None, prompt, **PLUMBING)
     prompt.stop(Session.stop_chat, session, None, **PLUMBING)
     clear.click(tab.clear, session, [conversation, panel], **PLUMBING)

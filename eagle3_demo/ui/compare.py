@@ -88,5 +88,6 @@ def build_compare(
         compared = started.then(
             tab.compare, [prompt, session, *controls], [board, tree], show_progress_on=waiting, **MODEL
         )
-        compared.then(lambda: gr.Textbox(submit_btn="Compare", stop_btn=False), None, prompt, **PLUMBING)
+        for end in (compared.success, compared.failure):
+            end(lambda: gr.Textbox(submit_btn="Compare", stop_btn=False), None, prompt, **PLUMBING)
     prompt.stop(Session.stop_comparison, session, None, **PLUMBING)

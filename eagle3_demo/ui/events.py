@@ -14,6 +14,9 @@ from eagle3_demo.ui.session import Session
 PLUMBING: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 """For events that only move the page."""
 
+CHECK: dict[str, Any] = {**PLUMBING, "queue": True, "concurrency_limit": None}
+"""For events that may refuse what was typed. Outside the queue Gradio would answer a refusal with HTTP 500."""
+
 MODEL: dict[str, Any] = {
     "concurrency_id": "model",
     "concurrency_limit": 1,

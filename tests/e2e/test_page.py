@@ -1,0 +1,206 @@
+"""The page in a real browser, with the scripted engine: mechanics, safety, several visitors."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.e2e.conftest import Serve, Visit
+from tests.ui.scripted import ScriptedEngine
+
+pytestmark = pytest.mark.e2e
+
+NASTY = (
+    "<apple> <img src=x onerror=\"window.ran='img'\"> <style>*{display:none}</style> "
+    "<script>window.ran='script'</script> "
+    "costs $5 and $6 $$x$$ ${window.ran='template'} {{value}} C:\\new\\x41 `code <b>` ![pixel](x.png)"
+)
+NASTY_VISIBLE = (
+    "<apple>",
+    "<img src=x onerror=\"window.ran='img'\">",
+    "<style>*{display:none}</style>",
+    "<script>window.ran='script'</script>",
+    "costs $5 and $6 $$x$$",
+    "${window.ran='template'} {{value}} C:\\new\\x41",
+)
+
+
+def wait_until_free(engine: ScriptedEngine) -> None:
+    deadline = time.monotonic() + 20
+    while engine.open_runs:
+        assert time.monotonic() < deadline, "the engine is still busy"
+        time.sleep(0.05)
+
+
+def test_ask_then_walk_through_the_draft_trees(serve: Serve, visit: Visit) -> None:
+    visitor = visit(serve(ScriptedEngine(seconds_per_step=0.005)))
+    visitor.ask("word " * 150)
+    visitor.wait_for(".answer-note", "speculation on: the draft head guesses trees of 6 nodes")
+    assert "acceptance length 2." in visitor.text(".answer-note")
+    assert visitor.count(".answer .token.drafted") > 50
+    visitor.click(".answer .plain-button:last-child")
+    visitor.wait_for(".step-position", "Step")
+    last = visitor.text(".tree-canvas")
+    visitor.move_slider(1)
+    visitor.wait_for(".step-position", "Step 1 of")
+    visitor.wait_for(".tree-canvas .node.accepted", "✓")
+    assert visitor.text(".tree-canvas") != last
+    assert visitor.text(".answer-so-far").startswith("Answer 1. You")
+    assert visitor.count(".answer-so-far .current") == 3
+    visitor.press("body", "]")
+    visitor.click(".step-button:nth-of-type(2)")
+    visitor.wait_for(".step-position", "Step 2 of")
+    visitor.move_slider(0)
+    visitor.wait_for(".step-summary", "read the prompt")
+
+
+def test_the_tree_can_be_walked_with_the_keyboard(serve: Serve, visit: Visit) -> None:
+    visitor = visit(serve(ScriptedEngine()))
+    visitor.ask("Hello")
+    visitor.wait_for(".answer-note")
+    visitor.tab("Draft trees")
+    visitor.wait_for(".step-position")
+    visitor.move_slider(1)
+    visitor.wait_for(".tree-canvas .node.accepted")
+    root = visitor.text(".node-detail")
+    visitor.press(".node.root", Keys.ARROW_RIGHT)
+    assert visitor.text(".node-detail") != root
+    assert "depth 1, draft probability 61%: accepted" in visitor.text(".node-detail")
+    visitor.press(".node[tabindex='0']", Keys.ARROW_DOWN)
+    assert "rejected" in visitor.text(".node-detail")
+    visitor.press(".node[tabindex='0']", Keys.ARROW_LEFT)
+    assert visitor.text(".node-detail") == root
+    visitor.press(".node[tabindex='0']", "]")
+    visitor.wait_for(".step-position", "Step 2 of")
+    assert visitor.count(".tree-canvas .node[tabindex='0']") == 1
+
+
+@pytest.mark.parametrize(("differ", "state"), [(False, "identical"), (True, "different")])
+def test_compare_says_whether_the_outputs_are_the_same(serve: Serve, visit: Visit, differ: bool, state: str) -> None:
+    visitor = visit(serve(ScriptedEngine(differ=differ)))
+    visitor.tab("Compare")
+    visitor.ask("Hello", "#compare-prompt")
+    visitor.wait_for(f".badge[data-state={state}]")
+    assert "×" in visitor.text(".result .figure-value")
+    assert "You wrote:" in visitor.text(".pane.autoregressive .token-text")
+    assert visitor.count(".pane.autoregressive .drafted") == 0
+    assert visitor.count(".pane.eagle3 .drafted") > 0
+    assert "take turns" in visitor.text(".board .fine-print")
+    visitor.wait_for("#compare-prompt .submit-button", "Compare")
+
+
+def test_stop_ends_the_answer_and_the_next_question_works(serve: Serve, visit: Visit) -> None:
+    engine = ScriptedEngine(seconds_per_step=0.3)
+    visitor = visit(serve(engine))
+    visitor.ask("word " * 300)
+    visitor.wait_for(".answer .token-text .token")
+    visitor.click("#chat-prompt .stop-button")
+    visitor.wait_for(".answer-note", "stopped by you")
+    wait_until_free(engine)
+    assert engine.steps_taken < 60
+    visitor.wait_for("#chat-prompt .submit-button")
+    engine.seconds_per_step = 0.0
+    visitor.ask("after the stop")
+    visitor.wait_for("#conversation", "You wrote: after the stop")
+
+
+def test_stop_ends_a_comparison(serve: Serve, visit: Visit) -> None:
+    engine = ScriptedEngine(seconds_per_step=0.05)
+    visitor = visit(serve(engine))
+    visitor.tab("Compare")
+    visitor.ask("word " * 300, "#compare-prompt")
+    visitor.wait_for(".pane.eagle3 .token-text .token")
+    visitor.click("#compare-prompt .stop-button")
+    visitor.wait_for(".badge[data-state=stopped]")
+    wait_until_free(engine)
+
+
+def test_closing_the_page_frees_the_engine(serve: Serve, visit: Visit) -> None:
+    engine = ScriptedEngine(seconds_per_step=0.3)
+    visitor = visit(serve(engine))
+    visitor.ask("word " * 300)
+    visitor.wait_for(".answer .token-text .token")
+    visitor.close_tab()
+    wait_until_free(engine)
+    assert engine.steps_taken < 60
+
+
+def test_nothing_typed_or_generated_runs_or_vanishes(serve: Serve, visit: Visit) -> None:
+    address = serve(ScriptedEngine())
+    visitor = visit(address)
+    visitor.ask(NASTY)
+    visitor.wait_for(".answer-note")
+    visitor.tab("Compare")
+    visitor.ask(NASTY, "#compare-prompt")
+    visitor.wait_for(".badge[data-state=identical]")
+    visitor.tab("Draft trees")
+    visitor.wait_for(".answer-so-far .token")
+    for place in ("#conversation", ".answer .token-text", ".pane.eagle3 .token-text", ".answer-so-far"):
+        shown = visitor.text(place)
+        assert [part for part in NASTY_VISIBLE if part not in shown] == [], place
+    assert visitor.browser.execute_script("return window.ran ?? null") is None
+    assert visitor.count("#conversation img, .drawing img, .katex") == 0
+    assert visitor.find(".tree-canvas").is_displayed()
+
+
+def test_an_empty_prompt_and_a_failing_engine_give_messages(serve: Serve, visit: Visit) -> None:
+    engine = ScriptedEngine(fail_at_step=2)
+    visitor = visit(serve(engine))
+    visitor.ask("   ")
+    visitor.wait_for(".toast-body", "The prompt is empty")
+    visitor.click(".toast-close")
+    visitor.wait_until_gone(".toast-body")
+    visitor.ask("fail please")
+    visitor.wait_for(".toast-body", "told to fail")
+    visitor.click(".toast-close")
+    engine.fail_at_step = None
+    visitor.wait_for("#chat-prompt .submit-button")
+    visitor.ask("work again")
+    visitor.wait_for("#conversation", "You wrote: work again")
+    errors = visitor.browser.get_log("browser")
+    assert all("told to fail" in entry["message"] or entry["level"] != "SEVERE" for entry in errors)
+
+
+def test_two_visitors_get_their_own_answers(serve: Serve, visit: Visit) -> None:
+    address = serve(ScriptedEngine(seconds_per_step=0.1))
+    first, second = visit(address), visit(address)
+    first.ask("I am the first visitor " * 3)
+    second.ask("I am the second visitor " * 3)
+    second.wait_for(".queue-line", "queue: 1/1")
+    for visitor, own, other in ((first, "first", "second"), (second, "second", "first")):
+        visitor.wait_for(".answer-note")
+        assert f"the {own} visitor" in visitor.text("#conversation")
+        assert f"the {other} visitor" not in visitor.text("body")
+        visitor.tab("Draft trees")
+        visitor.wait_for(".trees h3", f"the {own} visitor")
+
+
+def test_a_new_conversation_forgets_the_old_one(serve: Serve, visit: Visit) -> None:
+    visitor = visit(serve(ScriptedEngine()))
+    visitor.ask("one")
+    visitor.wait_for(".answer-note")
+    visitor.ask("two")
+    visitor.wait_for("#conversation", "Answer 2. You wrote: two")
+    visitor.click("#new-conversation")
+    visitor.wait_for("#conversation", "Ask the model something")
+    visitor.ask("three")
+    visitor.wait_for("#conversation", "Answer 1. You wrote: three")
+
+
+def test_a_gallery_prompt_starts_at_once(serve: Serve, visit: Visit) -> None:
+    visitor = visit(serve(ScriptedEngine()))
+    visitor.click(".gallery-row button")
+    visitor.wait_for("#conversation", "You wrote: Count from 1 to 30")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_narrow_screen_never_scrolls_sideways(serve: Serve, visit: Visit, dark: bool) -> None:
+    visitor = visit(serve(ScriptedEngine()), width=360, height=740, dark=dark)
+    visitor.ask("A question with averyveryveryveryveryveryveryveryverylongwordthatcannotbreakanywhere")
+    visitor.wait_for(".answer-note")
+    for tab in ("Chat", "Compare", "Draft trees"):
+        visitor.tab(tab)
+        width = visitor.browser.execute_script("return document.documentElement.scrollWidth")
+        assert width <= 360, tab

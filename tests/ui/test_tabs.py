@@ -1,0 +1,223 @@
+"""What the tabs do with an engine, without a browser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+import pytest
+
+from eagle3_demo.settings import generation_settings
+from eagle3_demo.ui.app import QUEUE_LENGTH, build
+from eagle3_demo.ui.chat import ChatTab, show_conversation
+from eagle3_demo.ui.compare import CompareTab
+from eagle3_demo.ui.controls import NAMES, read_controls
+from eagle3_demo.ui.events import Visitors
+from eagle3_demo.ui.session import Exchange, Session
+from eagle3_demo.ui.trees import fetch_steps
+from tests.ui.scripted import ScriptedEngine
+
+CONTROLS: tuple[Any, ...] = ("eagle3", 0.0, 1.0, 0, 192, 0, 4, 3, 6)
+REQUEST = gr.Request(session_hash="visitor")
+
+
+def controls_with(**changes: Any) -> list[Any]:
+    return [changes.get(name, value) for name, value in zip(NAMES, CONTROLS, strict=True)]
+
+
+def ask(tab: ChatTab, session: Session, question: str, *controls: Any) -> None:
+    tab.accept(question, session, *(controls or CONTROLS))
+    list(tab.answer(session, REQUEST))
+
+
+def texts(session: Session) -> list[str]:
+    messages = show_conversation(session)
+    return [m["content"] if isinstance(m["content"], str) else "\n".join(m["content"]) for m in messages]
+
+
+def test_controls_mean_the_default_settings() -> None:
+    assert read_controls(CONTROLS) == generation_settings(max_new_tokens=192)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_new_tokens", 10**9),
+        ("max_new_tokens", -1),
+        ("max_new_tokens", "abc"),
+        ("temperature", -3),
+        ("temperature", float("nan")),
+        ("top_p", 0),
+        ("depth", 10**6),
+        ("tree_top_k", 0),
+        ("nodes", 1),
+        ("seed", None),
+        ("seed", 2.5),
+        ("method", "magic"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name_and_leaves_the_page_usable(name: str, value: Any) -> None:
+    tab, session = ChatTab(ScriptedEngine(), Visitors()), Session()
+    with pytest.raises(gr.Error, match=name):
+        tab.accept("Hello", session, *controls_with(**{name: value}))
+    assert session.waiting is None
+    ask(tab, session, "Hello")
+    assert "You wrote: Hello" in session.exchanges[-1].answer
+
+
+def test_a_second_question_sees_the_first_exchange() -> None:
+    tab, session = ChatTab(ScriptedEngine(), Visitors()), Session()
+    ask(tab, session, "one")
+    ask(tab, session, "two")
+    assert session.exchanges[0].answer.startswith("Answer 1. You wrote: one")
+    assert session.exchanges[1].answer.startswith("Answer 2. You wrote: two")
+
+
+def test_what_the_model_reads_is_unescaped_and_what_the_page_shows_is_escaped() -> None:
+    tab, session = ChatTab(ScriptedEngine(), Visitors()), Session()
+    ask(tab, session, "<img src=x onerror=alert(1)> & $5 and $6")
+    assert "<img src=x onerror=alert(1)> & $5 and $6" in session.exchanges[0].answer
+    assert all("&lt;img src=x" in text and "<img" not in text for text in texts(session))
+
+
+def test_the_line_under_an_answer_cannot_be_forged_by_the_answer() -> None:
+    session = Session(exchanges=[Exchange("q", "```\nunclosed <b>", "1 token · <b>")])
+    answer = show_conversation(session)[1]["content"]
+    assert answer == ["```\nunclosed <b>", '<small class="answer-note">1 token · &lt;b&gt;</small>']
+
+
+def test_a_question_during_an_answer_is_refused() -> None:
+    tab, session = ChatTab(ScriptedEngine(), Visitors()), Session()
+    tab.accept("one", session, *CONTROLS)
+    running = tab.answer(session, REQUEST)
+    next(running)
+    with pytest.raises(gr.Error, match="still being answered"):
+        tab.accept("two", session, *CONTROLS)
+    list(running)
+    ask(tab, session, "two")
+
+
+def test_stop_ends_within_one_step_and_keeps_the_partial_answer() -> None:
+    engine, visitors = ScriptedEngine(), Visitors()
+    tab, session = ChatTab(engine, visitors), Session()
+    tab.accept("one " * 100, session, *CONTROLS)
+    running = tab.answer(session, REQUEST)
+    next(running)
+    session.stop_chat()
+    taken = engine.steps_taken
+    list(running)
+    assert engine.steps_taken <= taken + 1
+    assert (engine.open_runs, visitors.running, session.running) == (0, {}, None)
+    assert session.exchanges[0].answer
+    assert "stopped by you" in session.exchanges[0].note
+
+
+def test_stop_before_the_first_step_ends_a_waiting_question() -> None:
+    engine = ScriptedEngine()
+    tab, session = ChatTab(engine, Visitors()), Session()
+    tab.accept("one " * 100, session, *CONTROLS)
+    session.stop_chat()
+    list(tab.answer(session, REQUEST))
+    assert engine.steps_taken <= 1
+    ask(tab, session, "two")
+    assert "You wrote: two" in session.exchanges[-1].answer
+
+
+def test_a_closed_stream_frees_the_engine() -> None:
+    engine, visitors = ScriptedEngine(), Visitors()
+    tab, session = ChatTab(engine, visitors), Session()
+    tab.accept("one " * 100, session, *CONTROLS)
+    running = tab.answer(session, REQUEST)
+    next(running)
+    running.close()
+    assert (engine.open_runs, visitors.running, session.running) == (0, {}, None)
+    ask(tab, session, "two")
+
+
+def test_leaving_the_page_stops_the_visitors_own_run_only() -> None:
+    engine, visitors = ScriptedEngine(), Visitors()
+    tab, one, other = ChatTab(engine, visitors), Session(), Session()
+    tab.accept("one " * 100, one, *CONTROLS)
+    tab.accept("two " * 100, other, *CONTROLS)
+    runs = [tab.answer(one, gr.Request(session_hash="a")), tab.answer(other, gr.Request(session_hash="b"))]
+    for run in runs:
+        next(run)
+    visitors.leave(gr.Request(session_hash="a"))
+    for run in runs:
+        list(run)
+    assert "stopped by you" in one.exchanges[0].note
+    assert "stopped by you" not in other.exchanges[0].note
+
+
+def test_an_engine_failure_reaches_the_page_and_the_next_question_works() -> None:
+    engine = ScriptedEngine(fail_at_step=2)
+    tab, session = ChatTab(engine, Visitors()), Session()
+    with pytest.raises(RuntimeError, match="told to fail"):
+        ask(tab, session, "one")
+    assert (engine.open_runs, session.running) == (0, None)
+    engine.fail_at_step = None
+    ask(tab, session, "two")
+    assert "You wrote: two" in session.exchanges[-1].answer
+
+
+def test_clear_during_an_answer_leaves_an_empty_page() -> None:
+    tab, session = ChatTab(ScriptedEngine(), Visitors()), Session()
+    tab.accept("one " * 100, session, *CONTROLS)
+    running = tab.answer(session, REQUEST)
+    next(running)
+    tab.clear(session)
+    rest = list(running)
+    assert all(view[0] == [] for view in rest)
+    assert show_conversation(session) == []
+
+
+def test_a_comparison_runs_both_methods_whatever_the_chat_setting() -> None:
+    engine = ScriptedEngine()
+    tab, session = CompareTab(engine, Visitors()), Session()
+    board, tree = list(tab.compare("Hi", session, REQUEST, *controls_with(method="autoregressive")))[-1]
+    assert board["verdict"]["state"] == "identical"
+    assert board["speedup"] > 1
+    assert board["sides"]["autoregressive"]["numbers"]["acceptance_length"] == "1.00"
+    assert tree["method"] == "EAGLE-3"
+    assert engine.open_runs == 0
+
+
+def test_a_stopped_comparison_stops_both_sides() -> None:
+    engine = ScriptedEngine()
+    tab, session = CompareTab(engine, Visitors()), Session()
+    running = tab.compare("one " * 100, session, REQUEST, *CONTROLS)
+    next(running)
+    session.stop_comparison()
+    board, _ = list(running)[-1]
+    assert board["verdict"]["state"] == "stopped"
+    assert engine.open_runs == 0
+
+
+def test_an_empty_comparison_is_refused() -> None:
+    with pytest.raises(gr.Error, match="empty"):
+        next(CompareTab(ScriptedEngine(), Visitors()).compare("  ", Session(), REQUEST, *CONTROLS))
+
+
+@pytest.mark.parametrize("asked", [{"index": 0}, {"index": 10**9}, {"index": "x"}, {}, None])
+def test_any_request_for_steps_gets_steps(asked: Any) -> None:
+    tab, session = ChatTab(ScriptedEngine(), Visitors()), Session()
+    assert fetch_steps(session, gr.EventData(None, asked)) == {}
+    ask(tab, session, "one")
+    assert fetch_steps(session, gr.EventData(None, asked))["steps"]
+
+
+def test_everything_that_decodes_shares_one_place_and_nothing_is_public() -> None:
+    blocks = build(ScriptedEngine()).blocks
+    decoding = [function for function in blocks.fns.values() if function.concurrency_id == "model"]
+    assert len(decoding) >= 2
+    assert all(function.concurrency_limit == 1 for function in decoding)
+    assert blocks._queue.max_size == QUEUE_LENGTH
+    assert blocks.get_api_info()["named_endpoints"] == {}
+
+
+def test_names_of_a_model_are_escaped_in_the_header() -> None:
+    engine = ScriptedEngine()
+    engine.target_name = "<script>alert(1)</script>"
+    headers = [b.value for b in build(engine).blocks.blocks.values() if getattr(b, "elem_id", "") == "header"]
+    assert "<script>" not in headers[0]
+    assert "&lt;script&gt;" in headers[0]
