@@ -130,6 +130,27 @@ class FusedAttention(nn.Module):
         return self.o_proj(output.reshape(batch, rows, -1)), None
 
 
+class FusedNorm(nn.Module):
+    """RMS normalisation in five operations where PyTorch's own takes ten on the CPU; for inference only.
+
+    Args:
+        norm: the transformers layer it replaces.
+    """
+
+    scale: Tensor
+    floor: Tensor
+
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        size = norm.weight.shape[-1]
+        self.register_buffer("scale", norm.weight.detach() * size**0.5)
+        self.register_buffer("floor", torch.tensor(norm.variance_epsilon * size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return (x * self.scale).mul_(torch.addcmul(self.floor, length, length).rsqrt_())
+
+
 class SignedRotary(nn.Module):
     """Rotary tables whose sine carries the sign of each half, which saves two operations in every layer.
 
@@ -214,7 +235,7 @@ def _pack(model: PreTrainedModel, standard: bool) -> None:
             layer.self_attn = FusedAttention(layer.self_attn)
             layer.mlp = FusedGatedUnit(layer.mlp)
         for name, norm in _named(model, lambda module: type(module).__name__.endswith("RMSNorm")).items():
-            model.set_submodule(name, _fused_norm(norm))
+            model.set_submodule(name, FusedNorm(norm))
     pack_linears(model)
 
 
@@ -230,12 +251,6 @@ def _linears(model: nn.Module) -> dict[str, nn.Linear]:
 
 def _named(model: nn.Module, chosen: Callable[[nn.Module], bool]) -> dict[str, Any]:
     return {name: module for name, module in model.named_modules() if chosen(module)}
-
-
-def _fused_norm(norm: Any) -> nn.RMSNorm:
-    fused = nn.RMSNorm(norm.weight.shape, eps=norm.variance_epsilon, device="meta")
-    fused.weight = norm.weight
-    return fused
 
 
 def _bias(linear: nn.Linear) -> Tensor:
