@@ -124,7 +124,7 @@ def obstacle(preset: Preset, machine: Machine, *, logged_in: bool, cached: bool)
     if preset.embedded:
         if not (Path(preset.head) / "model.safetensors").is_file():
             return f"its draft head is missing: {preset.head}"
-        return None if machine.memory >= 2 * preset.gigabytes else "needs 2 GB of memory"
+        return None if machine.memory >= 2 * preset.gigabytes else f"needs {2 * preset.gigabytes:.0f} GB of memory"
     if preset.gated and not logged_in and not cached:
         return f"gated: accept the licence at huggingface.co/{preset.target}, then run `hf auth login`"
     if machine.gpu is None:

@@ -53,13 +53,17 @@ def table_rows(results: dict[str, Any]) -> list[list[str]]:
 
 
 def console_table(results: dict[str, Any]) -> Table:
-    """The table for a terminal, readable at 80 columns."""
-    table = Table(*COLUMNS, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in table.columns[2:]:
-        column.justify = "right"
-    table.columns[1].no_wrap = True
+    """The table for a terminal of 80 columns: suite and method share the first column."""
+    table = Table("suite, method", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in COLUMNS[3:]:
+        first, _, rest = name.partition(" ")
+        table.add_column(f"{first}\n{rest}".strip(), justify="right", no_wrap=True)
+    suite = None
     for row in table_rows(results):
-        table.add_row(*row)
+        if row[0] != suite:
+            suite = row[0]
+            table.add_row(suite)
+        table.add_row(f"  {row[1]}", *row[3:])
     return table
 
 

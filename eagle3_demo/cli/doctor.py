@@ -27,16 +27,12 @@ def doctor(as_json: AsJson = False) -> None:
         for name, value in facts[title].items():
             table.add_row(name, str(value))
         console.print(table)
-    table = Table("preset, target, licence", "memory", "files here", "runs here", title="presets", title_justify="left")
-    table.columns[0].no_wrap = True
+    console.print("presets")
     for preset in facts["presets"]:
-        table.add_row(
-            f"{preset['name']}\n  {preset['target']}\n  {preset['license']}",
-            f"{preset['gigabytes']:g} GB",
-            "yes" if preset["cached"] else "no",
-            "yes" if preset["runs"] else f"no: {preset['reason']}",
-        )
-    console.print(table)
+        console.print(f"  {preset['name']}: {'runs here' if preset['runs'] else preset['reason']}", soft_wrap=True)
+        files = "files here" if preset["cached"] else "files to be downloaded"
+        details = f"{preset['target']}, {preset['license']}, {preset['gigabytes']:g} GB, {files}"
+        console.print(f"    {details}", style="dim", soft_wrap=True)
 
 
 def fetch() -> None:
