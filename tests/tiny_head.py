@@ -9,7 +9,9 @@ import torch
 from eagle3_demo.models.head import Eagle3Config, Eagle3Head
 
 
-def tiny_head(vocabulary: int = 50, draft_vocabulary: int = 20, hidden: int = 32, seed: int = 0, **flags: Any) -> Eagle3Head:
+def tiny_head(
+    vocabulary: int = 50, draft_vocabulary: int = 20, hidden: int = 32, seed: int = 0, **flags: Any
+) -> Eagle3Head:
     """A random head in evaluation mode whose draft vocabulary is every second id."""
     torch.manual_seed(seed)
     config = Eagle3Config(

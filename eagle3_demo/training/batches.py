@@ -7,6 +7,7 @@ a batch can be kept on disk (training/features.py).
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
 from dataclasses import dataclass
@@ -50,16 +51,16 @@ class TokenBlock:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """A corpus folder in memory: its manifest, the sequences to train on and those held out."""
+    """A corpus folder in memory: its manifest, and by shard the sequences to train on and those held out."""
 
     manifest: dict[str, Any]
-    training: list[Sequence]
-    held_out: list[Sequence]
+    training: list[list[Sequence]]
+    held_out: list[list[Sequence]]
 
     def answer_counts(self, vocabulary_size: int) -> Tensor:
         """How often each token occurs in the training answers, int64 [vocabulary]."""
         counts = np.zeros(vocabulary_size, dtype=np.int64)
-        for sequence in self.training:
+        for sequence in itertools.chain.from_iterable(self.training):
             counts += np.bincount(sequence.tokens[sequence.answer], minlength=vocabulary_size)
         return torch.from_numpy(counts)
 
@@ -74,28 +75,42 @@ def read_corpus(folder: Path) -> Corpus:
     shards = sorted(folder.glob("shard-*.safetensors"))
     if not manifest_path.is_file() or not shards:
         raise UserError(f"{folder} is not a corpus: it needs manifest.json and shard files; make one with `corpus`")
-    training: list[Sequence] = []
-    held_out: list[Sequence] = []
+    training: list[list[Sequence]] = []
+    held_out: list[list[Sequence]] = []
+    seen: set[int] = set()
     for path in shards:
+        training.append([])
+        held_out.append([])
         try:
             shard = load_file(path)
             bounds = shard["offsets"]
-            for number, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+            for number, (start, end) in enumerate(itertools.pairwise(bounds)):
+                if int(shard["prompt_index"][number]) in seen:
+                    continue
+                seen.add(int(shard["prompt_index"][number]))
                 sequence = Sequence(shard["tokens"][start:end], shard["answer"][start:end])
-                (held_out if shard["held_out"][number] else training).append(sequence)
+                (held_out if shard["held_out"][number] else training)[-1].append(sequence)
         except (SafetensorError, KeyError, OSError) as error:
             raise UserError(f"corpus shard {path} is damaged ({error}); delete it and run `corpus` again") from error
     return Corpus(json.loads(manifest_path.read_text(encoding="utf-8")), training, held_out)
 
 
-def make_blocks(sequences: list[Sequence], positions: int, seed: int, max_rows: int = 16) -> list[TokenBlock]:
+def make_blocks(
+    shards: list[list[Sequence]], positions: int, seed: int = 0, max_rows: int = 16
+) -> list[TokenBlock]:
     """Packs sequences of like shape into blocks of at most `positions` positions, padding included.
 
+    Shard by shard, so that a corpus that grows keeps the blocks it had and their features on disk.
+
     Args:
-        sequences: those with fewer than three answer tokens supervise too little and are left out.
+        shards: sequences with fewer than three answer tokens supervise too little and are left out.
         positions: rows times columns of a block.
         max_rows: sequences in a block; small batches learn more from each token.
     """
+    return [block for shard in shards for block in _blocks_of(shard, positions, seed, max_rows)]
+
+
+def _blocks_of(sequences: list[Sequence], positions: int, seed: int, max_rows: int) -> list[TokenBlock]:
     usable = [sequence for sequence in sequences if int(sequence.answer.sum()) >= 3]
     shuffled = random.Random(seed).sample(usable, len(usable))
     blocks: list[TokenBlock] = []

@@ -113,7 +113,9 @@ def test_diagonal_attention_and_its_gradients_equal_plain_autograd() -> None:
     actual = DiagonalAttention.apply(*inputs, mask)
     torch.testing.assert_close(actual, expected)
     gradient = torch.randn_like(expected)
-    pairs = zip(torch.autograd.grad(actual, inputs, gradient), torch.autograd.grad(expected, inputs, gradient), strict=True)
+    pairs = zip(
+        torch.autograd.grad(actual, inputs, gradient), torch.autograd.grad(expected, inputs, gradient), strict=True
+    )
     for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
