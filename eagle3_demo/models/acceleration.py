@@ -237,6 +237,9 @@ def _pack(model: PreTrainedModel, standard: bool) -> None:
         for name, norm in _named(model, lambda module: type(module).__name__.endswith("RMSNorm")).items():
             model.set_submodule(name, FusedNorm(norm))
     pack_linears(model)
+    # What is left still points into the mapped weights file, which keeps all of it in memory.
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
 
 
 def pack_linears(module: nn.Module) -> None:
