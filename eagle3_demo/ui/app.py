@@ -14,7 +14,7 @@ from eagle3_demo.ui.compare import build_compare
 from eagle3_demo.ui.controls import build_controls
 from eagle3_demo.ui.events import PLUMBING, Visitors
 from eagle3_demo.ui.session import Session
-from eagle3_demo.ui.theme import STYLE_SHEET, page_theme
+from eagle3_demo.ui.theme import STYLE_SHEETS, page_theme
 from eagle3_demo.ui.trees import build_trees, tree_drawing
 
 QUEUE_LENGTH = 20
@@ -66,7 +66,7 @@ def build(engine: DecodingEngine) -> Page:
         blocks,
         {
             "theme": page_theme(),
-            "css_paths": STYLE_SHEET,
+            "css_paths": STYLE_SHEETS,
             "footer_links": ["gradio", "settings"],
             "run_history": False,
             "show_error": True,
@@ -81,7 +81,7 @@ def _header(engine: DecodingEngine) -> str:
         "Target model": engine.target_name,
         "Draft head": engine.head_name or "none",
         "Device": engine.device,
-        "Numbers": engine.dtype,
+        "Precision": engine.dtype,
     }
     items = "".join(
         f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts.items()

@@ -26,7 +26,13 @@ def build_controls(engine: DecodingEngine) -> list[Component]:
         info="For Chat; Compare always runs both.",
     )
     max_new_tokens = gr.Slider(
-        1, min(1024, engine.max_context), value=min(192, engine.max_context), step=1, label="Longest answer (tokens)"
+        1,
+        min(1024, engine.max_context),
+        value=min(192, engine.max_context),
+        step=1,
+        label="Answer limit",
+        info="In tokens.",
+        elem_id="answer-limit",
     )
     with gr.Accordion("Sampling", open=False, elem_classes="quiet"):
         temperature = gr.Slider(

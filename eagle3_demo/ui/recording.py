@@ -72,6 +72,11 @@ class Recording:
         ]
         return " · ".join([*parts, _ENDINGS[statistics.stop_reason]] if statistics.stop_reason else parts)
 
+    def about(self) -> str:
+        """How the run is decoded, in words."""
+        name, reason = METHOD_NAMES[self.method], self.speculation.reason
+        return reason if reason.startswith(name) else f"{name}: {reason}"
+
     def answer_view(self) -> dict[str, Any]:
         """What the panel beside an answer shows."""
         return {
@@ -105,8 +110,7 @@ class Recording:
         return {
             "run": self.number,
             "prompt": self.prompt,
-            "method": METHOD_NAMES[self.method],
-            "speculation": self.speculation.reason,
+            "about": self.about(),
             "finished": self.finished,
             "count": count,
             "tokens": list(self.tokens),

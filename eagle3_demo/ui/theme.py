@@ -1,4 +1,4 @@
-"""The look: Gradio's plain theme with quiet colours, system fonts and our own style sheet."""
+"""The look: Gradio's plain theme with quiet colours, system fonts and our own style sheets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gradio as gr
 
 from eagle3_demo.ui.components import STATIC
 
-STYLE_SHEET = STATIC / "page.css"
+STYLE_SHEETS = [STATIC / name for name in ("page.css", "panels.css", "trees.css")]
 
 
 def page_theme() -> gr.themes.Base:

@@ -117,6 +117,12 @@ class Visitor:
         self.browser.execute_cdp_cmd("Input.insertText", {"text": question})
         area.send_keys(Keys.ENTER)
 
+    def set_answer_limit(self, tokens: int) -> None:
+        """Types a value into the setting."""
+        box = self.find("#answer-limit input[type=number]")
+        box.send_keys(Keys.CONTROL, "a")
+        box.send_keys(str(tokens), Keys.TAB)
+
     def move_slider(self, value: int) -> None:
         """Drags the step slider of the draft trees."""
         script = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input'))"

@@ -14,7 +14,16 @@ const WORDS = {
   target: "the target's own token",
 };
 
-const state = { run: null, steps: new Map(), index: 0, following: true, selected: 0, view: null, asked: null };
+const state = {
+  run: null,
+  steps: new Map(),
+  index: 0,
+  following: true,
+  selected: 0,
+  view: null,
+  asked: null,
+  scheduled: false,
+};
 
 // ---- skeleton
 
@@ -24,6 +33,7 @@ const title = make("h3");
 const subtitle = make("p", "facts");
 const previous = make("button", "step-button", "‹");
 const next = make("button", "step-button", "›");
+const strip = makeSvg("svg", { class: "step-strip", preserveAspectRatio: "none", role: "presentation" });
 const slider = make("input", "step-slider");
 const position = make("output", "step-position");
 const summary = make("p", "step-summary");
@@ -46,7 +56,7 @@ answer.setAttribute("aria-label", "The answer up to this step");
 const controls = make("div", "step-controls");
 controls.append(previous, slider, next, position);
 scroller.append(canvas);
-body.append(title, subtitle, controls, summary, scroller, detail, makeTreeLegend(), make("h4", "", "The answer so far"));
+body.append(title, subtitle, make("p", "strip-caption", "Tokens emitted by each step"), strip, controls, summary, scroller, detail, makeTreeLegend(), make("h4", "", "The answer so far"));
 body.append(answer, makeTable());
 root.append(empty, body);
 
@@ -61,6 +71,12 @@ function makeTreeLegend() {
   }
   legend.append(make("li", "", "%: how likely the draft head found the token · ␣ space · ⏎ new line · ⇥ tab"));
   return legend;
+}
+
+function makeSvg(name, attributes) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  return node;
 }
 
 function makeTable() {
@@ -85,12 +101,13 @@ function draw() {
   body.hidden = !view;
   if (!view) return;
   setText(title, view.prompt);
-  setText(subtitle, `${view.method}. ${view.speculation}`);
+  setText(subtitle, view.about);
   slider.max = String(view.count - 1);
   slider.value = String(state.index);
   setText(position, `Step ${state.index} of ${view.count - 1}`);
   previous.disabled = state.index === 0;
   next.disabled = state.index >= view.count - 1;
+  drawStrip(view);
   const step = state.steps.get(state.index);
   if (!step) {
     ask();
@@ -112,6 +129,19 @@ function ask() {
   trigger("need_steps", { index: state.index });
 }
 
+// How many tokens each step emitted, one bar a step.
+function drawStrip(view) {
+  const emitted = new Array(view.count).fill(0);
+  for (const [, , index] of view.tokens) emitted[index] += 1;
+  const tallest = Math.max(1, ...emitted);
+  const bar = (index) => `M${index + 0.1} ${tallest}v${-emitted[index]}h0.8v${emitted[index]}z`;
+  strip.setAttribute("viewBox", `0 0 ${view.count} ${tallest}`);
+  strip.replaceChildren(
+    makeSvg("path", { d: emitted.map((_, index) => bar(index)).join("") }),
+    makeSvg("path", { d: bar(state.index), class: "here" })
+  );
+}
+
 function drawTree(step) {
   state.selected = 0;
   const rows = Math.max(...step.rows) + 1;
@@ -126,11 +156,7 @@ function drawTree(step) {
 }
 
 function drawEdges(step, width, height) {
-  const space = "http://www.w3.org/2000/svg";
-  const svg = document.createElementNS(space, "svg");
-  svg.setAttribute("width", width);
-  svg.setAttribute("height", height);
-  svg.setAttribute("role", "presentation");
+  const svg = makeSvg("svg", { width, height, role: "presentation" });
   step.parents.forEach((parent, node) => {
     if (parent < 0) return;
     const startX = step.columns[parent] * COLUMN + NODE_WIDTH;
@@ -138,10 +164,8 @@ function drawEdges(step, width, height) {
     const endX = step.columns[node] * COLUMN;
     const endY = step.rows[node] * ROW + NODE_HEIGHT / 2;
     const middle = (startX + endX) / 2;
-    const path = document.createElementNS(space, "path");
-    path.setAttribute("d", `M${startX} ${startY}C${middle} ${startY} ${middle} ${endY} ${endX} ${endY}`);
-    path.setAttribute("class", `edge ${step.statuses[node]}`);
-    svg.append(path);
+    const curve = `M${startX} ${startY}C${middle} ${startY} ${middle} ${endY} ${endX} ${endY}`;
+    svg.append(makeSvg("path", { d: curve, class: `edge ${step.statuses[node]}` }));
   });
   return svg;
 }
@@ -213,6 +237,10 @@ function goTo(index) {
   draw();
 }
 
+strip.addEventListener("click", (event) => {
+  const box = strip.getBoundingClientRect();
+  goTo(Math.floor(((event.clientX - box.left) / box.width) * state.view.count));
+});
 previous.addEventListener("click", () => goTo(state.index - 1));
 next.addEventListener("click", () => goTo(state.index + 1));
 slider.addEventListener("input", () => goTo(Number(slider.value)));
@@ -267,10 +295,25 @@ function receive() {
     for (const [index, step] of Object.entries(view.steps)) state.steps.set(Number(index), step);
     state.view = view;
     state.asked = null;
-    if (state.following) state.index = view.count - 1;
+    const moves = view.finished || !matchMedia("(prefers-reduced-motion: reduce)").matches;
+    if (state.following && moves) state.index = view.count - 1;
   }
-  requestAnimationFrame(draw);
+  drawSoon();
 }
+
+// Once a frame, and only while the tab is open.
+function drawSoon() {
+  if (state.scheduled || root.offsetParent === null) return;
+  state.scheduled = true;
+  requestAnimationFrame(() => {
+    state.scheduled = false;
+    draw();
+  });
+}
+
+new IntersectionObserver((entries) => {
+  if (entries.some((entry) => entry.isIntersecting)) drawSoon();
+}).observe(root);
 
 watch("value", receive);
 receive();
