@@ -17,7 +17,7 @@ setup: $(VENV)/.demo-installed
 	@echo "== $(VENV) is ready"
 
 target: setup
-	@echo "== Providing the embedded model (the first time: a download of 93 MB and half a minute of conversion)"
+	@echo "== Providing the embedded model (fetched and converted the first time)"
 	@$(RUN) -m eagle3_demo fetch
 
 demo: target
@@ -35,6 +35,7 @@ browser:
 	fi
 
 setup-tests: $(VENV)/.tests-installed
+	@echo "== The test tools are ready"
 
 test: setup-tests browser target
 	@echo "== Lint, format and types"
