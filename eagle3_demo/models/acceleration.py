@@ -7,7 +7,6 @@ weights are rounded once, at load; the packed model is then *the* target, for pl
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,14 +31,13 @@ def grouped_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention in which the query heads of one key-value head become rows, so keys and values are never repeated.
+    """Attention in which several query heads share one key-value head, without ever repeating keys or values.
 
     Args:
         module: the attention layer; unused, part of transformers' attention interface.
         query: [1, heads, n, d].
         key, value: [1, key-value heads, T, d].
-        attention_mask: additive [1, 1, n, T], or already repeated for each group by `grouped_mask`. None only where
-            one row sees everything.
+        attention_mask: additive [1, 1, n, T]. None only where one row sees everything.
         scaling: factor on the scores.
 
     Returns:
@@ -48,21 +46,25 @@ def grouped_attention(
     Raises:
         ValueError: several rows and no mask.
     """
+    if attention_mask is None and query.shape[2] > 1:
+        raise ValueError(f"{query.shape[2]} rows need a mask")
+    if attention_mask is not None and query.device.type == "cuda":
+        return folded_attention(query, key, value, attention_mask, scaling).transpose(1, 2), None
+    output = F.scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling, enable_gqa=True)
+    return output.transpose(1, 2), None
+
+
+def folded_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None) -> Tensor:
+    """The same with the heads of a group as rows: CUDA's fast kernels take a mask or grouped heads, not both.
+
+    Returns:
+        [1, heads, n, d].
+    """
     batch, heads, rows, size = query.shape
     groups = heads // key.shape[1]
-    if attention_mask is None:
-        if rows > 1:
-            raise ValueError(f"{rows} rows need a mask")
-    elif attention_mask.shape[-2] == rows:
-        attention_mask = grouped_mask(attention_mask, groups)
     folded = query.reshape(batch, key.shape[1], groups * rows, size)
-    output = F.scaled_dot_product_attention(folded, key, value, attn_mask=attention_mask, scale=scaling)
-    return output.view(batch, heads, rows, output.shape[-1]).transpose(1, 2), None
-
-
-def grouped_mask(mask: Tensor, groups: int) -> Tensor:
-    """The mask [1, 1, n, T] repeated for each query head of a group: once a forward, not once a layer."""
-    return mask.repeat(1, 1, groups, 1)
+    output = F.scaled_dot_product_attention(folded, key, value, mask.repeat(1, 1, groups, 1), scale=scaling)
+    return output.view(batch, heads, rows, output.shape[-1])
 
 
 AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)
@@ -89,70 +91,63 @@ class PackedLinear(nn.Module):
         return torch.ops.quantized.linear_dynamic_fp16(x, self._packed)
 
 
-class FusedAttention(nn.Module):
-    """A Llama-like self-attention with one packed query-key-value projection.
+class FusedLayer(nn.Module):
+    """A Llama-like decoder layer as one flat function: fused packed projections, few operations, for inference only.
+
+    With few rows a layer's time beyond its weights goes into calling things; so this calls as little as it can.
+    Everything is a plain attribute, which is found faster than a submodule.
 
     Args:
-        attention: the transformers layer it replaces; query and key norms (Qwen3) are kept.
+        layer: the transformers layer it replaces; query and key norms (Qwen3) and biases are kept.
     """
 
-    def __init__(self, attention: Any) -> None:
+    def __init__(self, layer: Any) -> None:
         super().__init__()
+        attention, unit = layer.self_attn, layer.mlp
         self.layer_idx, self.head_dim, self.scaling = attention.layer_idx, attention.head_dim, attention.scaling
-        self.heads = attention.q_proj.out_features // self.head_dim
-        self.key_value_heads = attention.k_proj.out_features // self.head_dim
-        self.qkv_proj = PackedLinear(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.o_proj = PackedLinear(attention.o_proj)
-        self.q_norm, self.k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        heads, shared = (linear.out_features // self.head_dim for linear in (attention.q_proj, attention.k_proj))
+        self.parts = (heads + shared, shared)
+        self.rotated_parts = (heads, shared)
+        self.qkv = PackedLinear(attention.q_proj, attention.k_proj, attention.v_proj).forward
+        self.output = PackedLinear(attention.o_proj).forward
+        self.gate_up = PackedLinear(unit.gate_proj, unit.up_proj).forward
+        self.down = PackedLinear(unit.down_proj).forward
+        self.activation = unit.act_fn.forward
+        self.input_norm = _norm_factors(layer.input_layernorm)
+        self.middle_norm = _norm_factors(layer.post_attention_layernorm)
+        self.head_norms = None
+        if hasattr(attention, "q_norm"):
+            (query, floor), (key, _) = _norm_factors(attention.q_norm), _norm_factors(attention.k_norm)
+            self.head_norms = torch.stack([query] * heads + [key] * shared)[:, None], floor
 
     def forward(
         self,
         hidden_states: Tensor,
-        position_embeddings: tuple[Tensor, Tensor],
         attention_mask: Tensor | None = None,
         cache: Cache | None = None,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
-    ) -> tuple[Tensor, None]:
+    ) -> Tensor:
+        """[1, n, H] -> [1, n, H], with the tables of `SignedRotary` as position embeddings."""
+        assert position_embeddings is not None
         batch, rows, _ = hidden_states.shape
-        projected = self.qkv_proj(hidden_states).view(batch, rows, -1, self.head_dim)
-        rotating = self.heads + self.key_value_heads
-        value = projected[:, :, rotating:].transpose(1, 2)
-        query, key = projected[:, :, : self.heads], projected[:, :, self.heads : rotating]
-        if self.q_norm is not None and self.k_norm is not None:
-            both = torch.cat((self.q_norm(query), self.k_norm(key)), 2)
-        else:
-            both = projected[:, :, :rotating]
-        both = _rotate(both, *(table.unsqueeze(2) for table in position_embeddings)).transpose(1, 2)
-        query, key = both[:, : self.heads], both[:, self.heads :]
+        projected = self.qkv(_normed(hidden_states, *self.input_norm)).view(batch, rows, -1, self.head_dim)
+        rotating, value = projected.transpose(1, 2).split(self.parts, 1)
+        if self.head_norms is not None:
+            rotating = _normed(rotating, *self.head_norms)
+        cos, sin = position_embeddings
+        rotated = torch.addcmul(rotating * cos, rotating.roll(self.head_dim // 2, -1), sin)
+        query, key = rotated.split(self.rotated_parts, 1)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
-        output, _ = grouped_attention(self, query, key, value, attention_mask, self.scaling)
-        return self.o_proj(output.reshape(batch, rows, -1)), None
-
-
-class FusedNorm(nn.Module):
-    """RMS normalisation in five operations where PyTorch's own takes ten on the CPU; for inference only.
-
-    Args:
-        norm: the transformers layer it replaces.
-    """
-
-    scale: Tensor
-    floor: Tensor
-
-    def __init__(self, norm: Any) -> None:
-        super().__init__()
-        size = norm.weight.shape[-1]
-        self.register_buffer("scale", norm.weight.detach() * size**0.5)
-        self.register_buffer("floor", torch.tensor(norm.variance_epsilon * size))
-
-    def forward(self, x: Tensor) -> Tensor:
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return (x * self.scale).mul_(torch.addcmul(self.floor, length, length).rsqrt_())
+        attended, _ = grouped_attention(self, query, key, value, attention_mask, self.scaling)
+        hidden_states = hidden_states + self.output(attended.reshape(batch, rows, -1))
+        gate, up = self.gate_up(_normed(hidden_states, *self.middle_norm)).chunk(2, -1)
+        return hidden_states + self.down(self.activation(gate).mul_(up))
 
 
 class SignedRotary(nn.Module):
-    """Rotary tables whose sine carries the sign of each half, which saves two operations in every layer.
+    """Rotary tables for `FusedLayer`: [1, 1, n, d], the sine with the sign of each half.
 
     Args:
         rotary: the transformers module it replaces; its tables are [1, n, d].
@@ -165,25 +160,7 @@ class SignedRotary(nn.Module):
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         cos, sin = self.rotary(x, position_ids)
         sin[..., : sin.shape[-1] // 2].neg_()
-        return cos, sin
-
-
-class FusedGatedUnit(nn.Module):
-    """A Llama-like MLP with one packed gate-and-up projection.
-
-    Args:
-        unit: the transformers layer it replaces.
-    """
-
-    def __init__(self, unit: Any) -> None:
-        super().__init__()
-        self.gate_up_proj = PackedLinear(unit.gate_proj, unit.up_proj)
-        self.down_proj = PackedLinear(unit.down_proj)
-        self.act_fn = unit.act_fn
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        gate, up = self.gate_up_proj(hidden_states).chunk(2, -1)
-        return self.down_proj(self.act_fn(gate) * up)
+        return cos[:, None], sin[:, None]
 
 
 def accelerate(model: PreTrainedModel, packed: bool) -> str:
@@ -231,11 +208,8 @@ def _pack(model: PreTrainedModel, standard: bool) -> None:
     if standard:
         decoder = model.get_decoder()
         decoder.rotary_emb = SignedRotary(decoder.rotary_emb)
-        for layer in decoder.layers:
-            layer.self_attn = FusedAttention(layer.self_attn)
-            layer.mlp = FusedGatedUnit(layer.mlp)
-        for name, norm in _named(model, lambda module: type(module).__name__.endswith("RMSNorm")).items():
-            model.set_submodule(name, FusedNorm(norm))
+        for index, layer in enumerate(decoder.layers):
+            decoder.layers[index] = FusedLayer(layer)
     pack_linears(model)
     # What is left still points into the mapped weights file, which keeps all of it in memory.
     for parameter in model.parameters():
@@ -249,17 +223,20 @@ def pack_linears(module: nn.Module) -> None:
 
 
 def _linears(model: nn.Module) -> dict[str, nn.Linear]:
-    return _named(model, lambda module: type(module) is nn.Linear)
-
-
-def _named(model: nn.Module, chosen: Callable[[nn.Module], bool]) -> dict[str, Any]:
-    return {name: module for name, module in model.named_modules() if chosen(module)}
+    return {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
 
 
 def _bias(linear: nn.Linear) -> Tensor:
     return linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach().float()
 
 
-def _rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
-    """Rotary position embedding of [1, n, heads, d] with the tables of `SignedRotary` as [1, n, 1, d]."""
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin)
+def _norm_factors(norm: Any) -> tuple[Tensor, Tensor]:
+    """What `_normed` needs of a transformers RMS norm: sqrt(size) * weight, and size * epsilon."""
+    size = norm.weight.shape[-1]
+    return norm.weight.detach() * size**0.5, torch.tensor(norm.variance_epsilon * size)
+
+
+def _normed(x: Tensor, scale: Tensor, floor: Tensor) -> Tensor:
+    """RMS norm in five operations, where PyTorch's own takes ten on the CPU."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return (x * scale).mul_(torch.addcmul(floor, length, length).rsqrt_())

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle3_demo.models.acceleration import LLAMA_LIKE, grouped_mask
+from eagle3_demo.models.acceleration import LLAMA_LIKE
 from eagle3_demo.models.cache import InPlaceCache
 
 TREE_ROWS = 128
@@ -48,9 +48,6 @@ class TargetSession:
         self._model, self._taps = model, taps
         self._run = _run_layers if model.config.model_type in LLAMA_LIKE else _run_model
         self._cache = InPlaceCache(config.num_hidden_layers, capacity + TREE_ROWS)
-        self._groups = config.num_attention_heads // (
-            getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        )
 
     @property
     def length(self) -> int:
@@ -120,8 +117,6 @@ class TargetSession:
         self._cache.open(len(tokens))
         mask = None if visible is None else self._additive_mask(visible)
         positions = depths[None] + self.length
-        if mask is not None and self._run is _run_layers:
-            mask = grouped_mask(mask, self._groups)
         return self._run(self._model, tokens[None], positions, mask, self._cache, self._taps, last_only)
 
     def _additive_mask(self, visible: Tensor) -> Tensor:
