@@ -65,7 +65,7 @@ def generate(
     engine = requested_engine(context)
     statistics = _run(engine, prompt, settings, echo=not as_json)
     if as_json:
-        print_json(run_figures(engine, settings, statistics) | {"versions": versions()})
+        print_json(run_figures(engine, settings, statistics))
     else:
         note(f"\n{_in_words(engine, settings, statistics)}")
 
@@ -117,7 +117,6 @@ def comparison(engine: DecodingEngine, prompt: str, settings: GenerationSettings
         "identical": different is None,
         "first_divergence": different,
         "speedup": round(fast.tokens_per_second / plain.tokens_per_second, 3) if measured else None,
-        "versions": versions(),
     }
 
 
@@ -140,6 +139,7 @@ def run_figures(engine: DecodingEngine, settings: GenerationSettings, statistics
         "tokens_per_second": round(statistics.tokens_per_second, 3),
         "stop_reason": statistics.stop_reason,
         "speculation": {"active": speculation.active, "reason": speculation.reason},
+        "versions": versions(),
     }
 
 

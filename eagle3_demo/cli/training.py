@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 HELD_OUT_BLOCKS = 12
 
 Precision = Literal["no", "bf16"]
+PrecisionOption = Annotated[Precision, typer.Option(help="bf16 where the processor has it.")]
 Target = Annotated[str | None, typer.Option(help="Hub id or folder; without it the embedded target.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, …; auto takes CUDA when there is some.")]
 
@@ -29,6 +30,7 @@ def corpus(
     target: Target = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 256,
     batch_size: Annotated[int, typer.Option(min=1, help="Answers in flight at once.")] = 128,
+    precision: PrecisionOption = "no",
     seed: Annotated[int, typer.Option(help="For prompt order, temperatures and sampling.")] = 0,
     device: Device = "auto",
 ) -> None:
@@ -45,7 +47,7 @@ def corpus(
 
     texts = read_prompts(prompts)
     settings = CorpusSettings(max_new_tokens=max_new_tokens, batch_size=batch_size, seed=seed)
-    name, model, tokenizer = _load_target(target, device)
+    name, model, tokenizer = _load_target(target, device, precision)
     writer = CorpusWriter(out, corpus_manifest(name, target_fingerprint(model), texts, settings))
     encoded = [encode_chat(tokenizer, [{"role": "user", "content": text}]) for text in texts]
     ends = end_tokens(model.config, model.generation_config, tokenizer)
@@ -66,7 +68,7 @@ def train(
     learning_rate: Annotated[float, typer.Option(min=0, help="AdamW's peak rate.")] = 1e-3,
     muon_learning_rate: Annotated[float, typer.Option(min=0, help="Muon's peak rate.")] = 1e-2,
     block_positions: Annotated[int, typer.Option(min=64, help="Positions in a step, padding included.")] = 4096,
-    precision: Annotated[Precision, typer.Option(help="bf16 where the processor has it.")] = "no",
+    precision: PrecisionOption = "no",
     feature_cache: Annotated[float, typer.Option(min=0, help="GB of disk for the target's features.")] = 8.0,
     seed: Annotated[int, typer.Option(help="For the order of the batches.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run folder's last state.")] = False,
@@ -112,7 +114,7 @@ def train(
 
 
 def _load_target(
-    target: str | None, device: str, precision: Precision = "no"
+    target: str | None, device: str, precision: Precision
 ) -> tuple[str, PreTrainedModel, PreTrainedTokenizerBase]:
     """The frozen target as transformers runs it."""
     import torch

@@ -17,6 +17,7 @@ from tests.tiny_pair import save_tiny_pair
 RUN_FIELDS = {
     *("text", "token_ids", "method", "target", "head", "device", "dtype", "new_tokens", "target_forwards"),
     *("acceptance_length", "seconds_prefill", "seconds_decode", "tokens_per_second", "stop_reason", "speculation"),
+    "versions",
 }
 
 
@@ -46,7 +47,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 def test_generate_tells_everything_in_json(capsys: pytest.CaptureFixture[str], pair: list[str]) -> None:
     result = run_json(capsys, "generate", "one two", *pair, "--max-new-tokens", "20", "--dtype", "float32")
-    assert set(result) == RUN_FIELDS | {"versions"}
+    assert set(result) == RUN_FIELDS
     assert result["new_tokens"] == len(result["token_ids"]) <= 20
     assert result["speculation"]["active"] is True and result["head"] == "tiny-head"
     assert result["dtype"] == "float32" and result["method"] == "eagle3"
@@ -94,7 +95,7 @@ def test_the_answer_alone_is_on_stdout(capsys: pytest.CaptureFixture[str], pair:
 def test_compare_finds_the_same_output(capsys: pytest.CaptureFixture[str], pair: list[str]) -> None:
     arguments = ["compare", "one two", *pair, "--max-new-tokens", "24", "--dtype", "float32"]
     result = run_json(capsys, *arguments)
-    assert set(result) == {"autoregressive", "eagle3", "identical", "first_divergence", "speedup", "versions"}
+    assert set(result) == {"autoregressive", "eagle3", "identical", "first_divergence", "speedup"}
     assert set(result["autoregressive"]) == set(result["eagle3"]) == RUN_FIELDS
     assert result["identical"] is True and result["first_divergence"] is None and result["speedup"] > 0
     assert result["autoregressive"]["token_ids"] == result["eagle3"]["token_ids"]
