@@ -19,6 +19,7 @@ from eagle3_demo.ui.trees import build_trees, tree_drawing
 
 QUEUE_LENGTH = 20
 
+_PRECISIONS = {"packed16": "packed16 (32-bit maths, 16-bit weights)"}
 _OPEN_SIDEBAR_WHEN_WIDE = "() => [window.innerWidth > 1000]"
 
 
@@ -81,7 +82,7 @@ def _header(engine: DecodingEngine) -> str:
         "Target model": engine.target_name,
         "Draft head": engine.head_name or "none",
         "Device": engine.device,
-        "Precision": engine.dtype,
+        "Precision": _PRECISIONS.get(engine.dtype, engine.dtype),
     }
     items = "".join(
         f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts.items()

@@ -33,6 +33,11 @@ class CompareTab:
     engine: DecodingEngine
     visitors: Visitors
 
+    def prepare(self, session: Session) -> Any:
+        """Offers Stop at once, while the comparison may still wait for its turn."""
+        session.comparison = StopSwitch()
+        return gr.Textbox(submit_btn=False, stop_btn="Stop")
+
     def compare(
         self, prompt: str, session: Session, request: gr.Request, *controls: Any
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -42,7 +47,7 @@ class CompareTab:
             prompt_ids, _ = encode_conversation(self.engine, (), prompt, room=0)
         except UserError as error:
             raise refuse(str(error)) from error
-        stop = session.comparison = StopSwitch()
+        stop = session.comparison = session.comparison or StopSwitch()
         own_settings = {method: settings.model_copy(update={"method": method}) for method in _SIDES}
         recordings = {
             method: Recording(prompt, method, self.engine.speculation(own_settings[method])) for method in _SIDES
@@ -52,11 +57,14 @@ class CompareTab:
         race = alternate(
             {method: self.engine.run(prompt_ids, own_settings[method], lambda: stop.thrown) for method in _SIDES}
         )
-        with self.visitors.present(request.session_hash, session), closing(race):
-            for events in gather(race):
-                for method, event in events:
-                    recordings[method].add(event)
-                yield comparison.view(), comparison.eagle3.tree_view()
+        try:
+            with self.visitors.present(request.session_hash, session), closing(race):
+                for events in gather(race):
+                    for method, event in events:
+                        recordings[method].add(event)
+                    yield comparison.view(), comparison.eagle3.tree_view()
+        finally:
+            session.comparison = None
 
 
 def build_compare(
@@ -84,7 +92,7 @@ def build_compare(
     board.show_trees(lambda: gr.Tabs(selected="trees"), None, tabs, **PLUMBING)
     chosen = gallery.click(lambda sample: sample[0], gallery, prompt, **PLUMBING)
     for start in (prompt.submit, chosen.then):
-        started = start(lambda: gr.Textbox(submit_btn=False, stop_btn="Stop"), None, prompt, **PLUMBING)
+        started = start(tab.prepare, session, prompt, **PLUMBING)
         compared = started.then(
             tab.compare, [prompt, session, *controls], [board, tree], show_progress_on=waiting, **MODEL
         )

@@ -18,7 +18,7 @@ def step_view(event: StepEvent) -> dict[str, Any]:
     tree = event.tree
     last_accepted = tree.path[-1] if tree.path else 0
     parents = [*tree.parents, last_accepted]
-    columns, rows = place_nodes(parents)
+    columns, rows = place_nodes(parents, {*tree.path, len(tree.parents)})
     return {
         "index": event.index,
         "texts": [visible(text) for text in (*tree.texts, tree.target_text)],

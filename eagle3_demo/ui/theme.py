@@ -22,6 +22,10 @@ def page_theme() -> gr.themes.Base:
         body_background_fill_dark="*neutral_950",
         block_border_width="0px",
         block_shadow="none",
+        body_text_color_subdued="*neutral_500",
+        block_info_text_color="*neutral_500",
+        block_label_text_color="*neutral_600",
+        block_title_text_color="*neutral_700",
         button_primary_background_fill="*primary_600",
         button_primary_background_fill_hover="*primary_700",
     )

@@ -177,6 +177,24 @@ def test_two_visitors_get_their_own_answers(serve: Serve, visit: Visit) -> None:
         visitor.wait_for(".trees h3", f"the {own} visitor")
 
 
+def test_a_full_queue_is_told_and_the_page_goes_on(serve: Serve, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eagle3_demo.ui.app.QUEUE_LENGTH", 1)
+    engine = ScriptedEngine(seconds_per_step=0.5)
+    address = serve(engine)
+    first, second, third = visit(address), visit(address), visit(address)
+    first.ask("word " * 100)
+    first.wait_for(".answer .token-text .token")
+    second.ask("I wait")
+    second.wait_for(".queue-line", "queue: 1/1")
+    third.ask("I am too many")
+    third.wait_for(".toast-body", "Queue is full")
+    engine.seconds_per_step = 0.0
+    second.wait_for(".answer-note")
+    third.wait_for("#chat-prompt .submit-button")
+    third.ask("I come again")
+    third.wait_for("#conversation", "You wrote: I come again")
+
+
 def test_a_new_conversation_forgets_the_old_one(serve: Serve, visit: Visit) -> None:
     visitor = visit(serve(ScriptedEngine()))
     visitor.ask("one")

@@ -24,14 +24,14 @@ def test_no_two_nodes_share_a_place_or_touch(parents: list[int]) -> None:
 
 
 @given(trees())
-def test_children_are_one_column_right_of_a_parent_in_their_middle(parents: list[int]) -> None:
+def test_children_are_one_column_right_of_a_parent_level_with_the_topmost(parents: list[int]) -> None:
     columns, rows = place_nodes(parents)
     for node, parent in enumerate(parents):
         if parent < 0:
             continue
         children = [rows[child] for child, its_parent in enumerate(parents) if its_parent == parent]
         assert columns[node] == columns[parent] + 1
-        assert min(children) <= rows[parent] <= max(children)
+        assert rows[parent] == min(children)
 
 
 @given(trees())
@@ -45,8 +45,17 @@ def test_the_drawing_is_no_taller_than_its_leaves(parents: list[int]) -> None:
 def test_siblings_keep_their_order() -> None:
     columns, rows = place_nodes([-1, 0, 0, 1, 1, 2])
     assert columns == [0, 1, 1, 2, 2, 2]
-    assert rows == [1.25, 0.5, 2.0, 0.0, 1.0, 2.0]
+    assert rows == [0, 0, 2, 0, 1, 2]
+
+
+@given(trees(), st.data())
+def test_the_emitted_path_is_the_top_row(parents: list[int], data: st.DataObject) -> None:
+    path = [data.draw(st.integers(0, len(parents) - 1))]
+    while parents[path[-1]] >= 0:
+        path.append(parents[path[-1]])
+    _, rows = place_nodes(parents, path)
+    assert {rows[node] for node in path} == {0}
 
 
 def test_a_root_alone_is_drawn() -> None:
-    assert place_nodes([-1]) == ([0], [0.0])
+    assert place_nodes([-1]) == ([0], [0])

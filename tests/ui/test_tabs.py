@@ -193,6 +193,18 @@ def test_a_stopped_comparison_stops_both_sides() -> None:
     assert engine.open_runs == 0
 
 
+def test_a_comparison_stopped_while_it_waits_ends_before_it_starts() -> None:
+    engine = ScriptedEngine()
+    tab, session = CompareTab(engine, Visitors()), Session()
+    tab.prepare(session)
+    session.stop_comparison()
+    list(tab.compare("one " * 100, session, REQUEST, *CONTROLS))
+    assert engine.steps_taken <= 2
+    tab.prepare(session)
+    board, _ = list(tab.compare("two", session, REQUEST, *CONTROLS))[-1]
+    assert board["verdict"]["state"] == "identical"
+
+
 def test_an_empty_comparison_is_refused() -> None:
     with pytest.raises(gr.Error, match="empty"):
         next(CompareTab(ScriptedEngine(), Visitors()).compare("  ", Session(), REQUEST, *CONTROLS))

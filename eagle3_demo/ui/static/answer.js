@@ -37,7 +37,8 @@ function draw() {
   setText(empty, view.waiting ? "Waiting for the model …" : "Speed and tokens of the answer appear here.");
   if (!started) return;
   setText(method, view.method);
-  copy.hidden = !view.finished;
+  // Browsers lend the clipboard to https and localhost only.
+  copy.hidden = !view.finished || !navigator.clipboard;
   speed.show(view.numbers.tokens_per_second);
   acceptance.show(view.numbers.acceptance_length);
   const { tokens, target_forwards: forwards, drafts_accepted: accepted, seconds } = view.numbers;

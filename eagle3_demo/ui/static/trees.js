@@ -133,7 +133,7 @@ function ask() {
 function drawStrip(view) {
   const emitted = new Array(view.count).fill(0);
   for (const [, , index] of view.tokens) emitted[index] += 1;
-  const tallest = Math.max(1, ...emitted);
+  const tallest = Math.max(2, ...emitted);
   const bar = (index) => `M${index + 0.1} ${tallest}v${-emitted[index]}h0.8v${emitted[index]}z`;
   strip.setAttribute("viewBox", `0 0 ${view.count} ${tallest}`);
   strip.replaceChildren(
@@ -256,10 +256,14 @@ canvas.addEventListener("click", (event) => {
 // Arrow keys follow the structure (parent, first child, siblings); [ and ] change the step.
 function neighbour(step, key) {
   const node = state.selected;
-  const siblings = step.parents.flatMap((parent, other) => (parent === step.parents[node] ? [other] : []));
+  const childrenOf = (wanted) =>
+    step.parents
+      .flatMap((parent, child) => (parent === wanted ? [child] : []))
+      .sort((left, right) => step.rows[left] - step.rows[right]);
+  const siblings = childrenOf(step.parents[node]);
   const place = siblings.indexOf(node);
   if (key === "ArrowLeft") return step.parents[node];
-  if (key === "ArrowRight") return step.parents.indexOf(node);
+  if (key === "ArrowRight") return childrenOf(node)[0];
   if (key === "ArrowUp") return siblings[place - 1];
   if (key === "ArrowDown") return siblings[place + 1];
   if (key === "Home") return 0;
