@@ -87,7 +87,9 @@ class HeadAttention(nn.Module):
 
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
-        width, kv_width = (heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads))
+        width, kv_width = (
+            heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads)
+        )
         self.q_proj = nn.Linear(2 * config.hidden_size, width, bias=False)
         self.k_proj = nn.Linear(2 * config.hidden_size, kv_width, bias=False)
         self.v_proj = nn.Linear(2 * config.hidden_size, kv_width, bias=False)

@@ -95,9 +95,7 @@ def read_corpus(folder: Path) -> Corpus:
     return Corpus(json.loads(manifest_path.read_text(encoding="utf-8")), training, held_out)
 
 
-def make_blocks(
-    shards: list[list[Sequence]], positions: int, seed: int = 0, max_rows: int = 16
-) -> list[TokenBlock]:
+def make_blocks(shards: list[list[Sequence]], positions: int, seed: int = 0, max_rows: int = 16) -> list[TokenBlock]:
     """Packs sequences of like shape into blocks of at most `positions` positions, padding included.
 
     Shard by shard, so that a corpus that grows keeps the blocks it had and their features on disk.

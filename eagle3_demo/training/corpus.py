@@ -234,7 +234,7 @@ class AnswerGenerator:
             input_ids=ids.to(self.model.device),
             attention_mask=torch.zeros(mask.shape, dtype=self.model.dtype).masked_fill(~mask, float("-inf")),
             position_ids=positions,
-            past_key_values=self.cache,
+            cache=self.cache,
             use_cache=True,
             logits_to_keep=1,
         )

@@ -164,8 +164,9 @@ class Trainer:
                     yield self._report("training", tally, tokens / elapsed)
                     tally, since, tokens = Tally(), time.perf_counter(), 0
                 if self.step % self.settings.evaluate_every == 0 or done:
-                    yield self._evaluate(held_out)
+                    report = self._evaluate(held_out)
                     self.save_state()
+                    yield report
                     since = time.perf_counter()
                 if done:
                     return

@@ -48,7 +48,9 @@ def margin(engine: LocalEngine, ids: list[int]) -> float:
 
 def test_greedy_output_is_plain_decodings(engine: LocalEngine) -> None:
     """40 prompts of 96 tokens in trees of three sizes; only a near-tie of the two best logits may part them."""
-    shapes = itertools.cycle([{}, {"nodes": 24, "depth": 6, "tree_top_k": 6}, {"nodes": 60, "depth": 8, "tree_top_k": 10}])
+    shapes = itertools.cycle(
+        [{}, {"nodes": 24, "depth": 6, "tree_top_k": 6}, {"nodes": 60, "depth": 8, "tree_top_k": 10}]
+    )
     forwards = tokens = 0
     for ids, shape in zip(prompts(engine)[:40], shapes, strict=False):
         plain, speculated = both(engine, ids, max_new_tokens=96, **shape)
