@@ -91,6 +91,7 @@ def generation_settings(**values: Any) -> GenerationSettings:
 
 def _describe(error: ValidationError) -> str:
     first = error.errors()[0]
-    path = [str(part) for part in first["loc"]]
-    name = {("tree", "top_k"): "tree_top_k"}.get(tuple(path[:2]), path[1] if path[0] in ("sampling", "tree") else path[0])
+    group, *inner = [str(part) for part in first["loc"]]
+    name = inner[0] if group in ("sampling", "tree") and inner else group
+    name = "tree_top_k" if (group, name) == ("tree", "top_k") else name
     return f"{name} = {str(first['input'])[:60]!r} is not valid: {first['msg'].lower()}"
