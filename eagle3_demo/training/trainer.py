@@ -43,6 +43,7 @@ class TrainingSettings:
         warmup: share of the budget over which the rate rises.
         decay: share of the budget over which it falls to zero at the end.
         step_decay: weight of step k is `step_decay` to the power k.
+        rows_per_update: sequences in one optimiser step; a block is worked through in several.
         seed: for the order of blocks.
     """
 
@@ -50,10 +51,11 @@ class TrainingSettings:
     steps_ahead: int = 4
     ramp: float = 0.15
     learning_rate: float = 1e-3
-    muon_learning_rate: float = 1e-2
+    muon_learning_rate: float = 7e-3
     warmup: float = 0.01
     decay: float = 0.3
     step_decay: float = 0.8
+    rows_per_update: int = 4
     clip: float = 0.5
     report_every: int = 25
     evaluate_every: int = 400
@@ -127,8 +129,6 @@ class Trainer:
         self.head = head.train()
         model = features.model
         self.embedding = model.get_input_embeddings().weight.detach()
-        ids = head.target_ids(torch.arange(head.config.draft_vocab_size, device=head.d2t.device))
-        self.target_lm_head = model.get_output_embeddings().weight.detach()[ids]
         matrices, rest = _split_parameters(head)
         self.optimizers: list[torch.optim.Optimizer] = [
             torch.optim.Muon(matrices, lr=settings.muon_learning_rate, weight_decay=0.01, momentum=0.95),
@@ -141,6 +141,9 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
         if resume:
             self._load_state()
+        # After the state: a resumed head keeps its draft vocabulary, even where the corpus has grown since.
+        ids = head.target_ids(torch.arange(head.config.draft_vocab_size, device=head.d2t.device))
+        self.target_lm_head = model.get_output_embeddings().weight.detach()[ids]
 
     def run(self, training: list[TokenBlock], held_out: list[TokenBlock]) -> Iterator[Report]:
         """Trains until the token budget is spent, yielding reports.
@@ -152,7 +155,8 @@ class Trainer:
         while self.token_passes < self.settings.token_passes:
             order = random.Random(f"{self.settings.seed}:{self.pass_number}").sample(training, len(training))
             for block in order[self.block_number :]:
-                tally.add(self._train_on(block))
+                for results in self._train_on(block):
+                    tally.add(results)
                 self.block_number += 1
                 self.step += 1
                 self.token_passes += block.answer_tokens
@@ -172,25 +176,29 @@ class Trainer:
                     return
             self.pass_number, self.block_number = self.pass_number + 1, 0
 
-    def _train_on(self, block: TokenBlock) -> list[StepResult]:
+    def _train_on(self, block: TokenBlock) -> Iterator[list[StepResult]]:
         progress = self.token_passes / self.settings.token_passes
-        batch = self.features.batch(block)
-        with self.accelerator.autocast():
-            results = training_time_test(self.head, self.embedding, self.target_lm_head, batch, self._steps(progress))
-        loss = total_loss(results, self.settings.step_decay)
-        if not math.isfinite(loss.item()):
-            raise UserError(
-                f"training diverged at step {self.step} (loss {loss.item()}); the last good state is in {self.folder}; "
-                "resume with a lower learning rate"
-            )
-        loss.backward()
+        for batch in self.features.batch(block).split(self.settings.rows_per_update):
+            with self.accelerator.autocast():
+                steps = self._steps(progress)
+                results = training_time_test(self.head, self.embedding, self.target_lm_head, batch, steps)
+            loss = total_loss(results, self.settings.step_decay)
+            if not math.isfinite(loss.item()):
+                raise UserError(
+                    f"training diverged at step {self.step} (loss {loss.item()}); the last good state is in "
+                    f"{self.folder}; resume with a lower learning rate"
+                )
+            loss.backward()
+            self._update(progress)
+            yield results
+
+    def _update(self, progress: float) -> None:
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.settings.clip)
         for optimizer, peak in zip(self.optimizers, self.peak_rates, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = peak * self._rate(progress)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        return results
 
     def _steps(self, progress: float) -> int:
         full = self.settings.steps_ahead

@@ -10,7 +10,7 @@ Only slots that are supervised at step 0 are computed at all; the others lend th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -39,6 +39,11 @@ class TrainingBatch:
     taps: Tensor
     final: Tensor
     choice: Tensor
+
+    def split(self, rows: int) -> list[TrainingBatch]:
+        """The same sequences in batches of at most `rows`."""
+        columns = zip(*(getattr(self, field.name).split(rows) for field in fields(self)), strict=True)
+        return [TrainingBatch(*parts) for parts in columns]
 
 
 @dataclass(frozen=True, slots=True)
