@@ -150,6 +150,11 @@ def test_an_empty_prompt_and_a_failing_engine_give_messages(serve: Serve, visit:
     visitor = visit(serve(engine))
     visitor.ask("   ")
     visitor.wait_for(".toast-body", "The prompt is empty")
+    assert visitor.find("#conversation .placeholder").is_displayed()
+    assert not any(
+        box.is_displayed()
+        for box in visitor.browser.find_elements("css selector", "[data-testid=status-tracker] .error")
+    )
     visitor.click(".toast-close")
     visitor.wait_until_gone(".toast-body")
     visitor.ask("fail please")
@@ -159,16 +164,18 @@ def test_an_empty_prompt_and_a_failing_engine_give_messages(serve: Serve, visit:
     visitor.wait_for("#chat-prompt .submit-button")
     visitor.ask("work again")
     visitor.wait_for("#conversation", "You wrote: work again")
-    errors = visitor.browser.get_log("browser")
-    assert all("told to fail" in entry["message"] or entry["level"] != "SEVERE" for entry in errors)
+    visitor.expect_console_errors("told to fail")
 
 
 def test_two_visitors_get_their_own_answers(serve: Serve, visit: Visit) -> None:
-    address = serve(ScriptedEngine(seconds_per_step=0.1))
+    engine = ScriptedEngine(seconds_per_step=1.0)
+    address = serve(engine)
     first, second = visit(address), visit(address)
     first.ask("I am the first visitor " * 3)
+    first.wait_for(".answer .token-text .token")
     second.ask("I am the second visitor " * 3)
     second.wait_for(".queue-line", "queue: 1/1")
+    engine.seconds_per_step = 0.0
     for visitor, own, other in ((first, "first", "second"), (second, "second", "first")):
         visitor.wait_for(".answer-note")
         assert f"the {own} visitor" in visitor.text("#conversation")
@@ -179,7 +186,7 @@ def test_two_visitors_get_their_own_answers(serve: Serve, visit: Visit) -> None:
 
 def test_a_full_queue_is_told_and_the_page_goes_on(serve: Serve, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eagle3_demo.ui.app.QUEUE_LENGTH", 1)
-    engine = ScriptedEngine(seconds_per_step=0.5)
+    engine = ScriptedEngine(seconds_per_step=1.0)
     address = serve(engine)
     first, second, third = visit(address), visit(address), visit(address)
     first.ask("word " * 100)
@@ -187,12 +194,13 @@ def test_a_full_queue_is_told_and_the_page_goes_on(serve: Serve, visit: Visit, m
     second.ask("I wait")
     second.wait_for(".queue-line", "queue: 1/1")
     third.ask("I am too many")
-    third.wait_for(".toast-body", "Queue is full")
+    third.wait_for(".toast-body", "currently busy")
     engine.seconds_per_step = 0.0
     second.wait_for(".answer-note")
     third.wait_for("#chat-prompt .submit-button")
     third.ask("I come again")
     third.wait_for("#conversation", "You wrote: I come again")
+    third.expect_console_errors("503")
 
 
 def test_a_new_conversation_forgets_the_old_one(serve: Serve, visit: Visit) -> None:

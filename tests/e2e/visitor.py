@@ -56,9 +56,16 @@ class Visitor:
 
     def leave(self) -> list[str]:
         """Closes the browser; returns the errors its console holds."""
-        errors = [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
+        errors = self._console_errors()
         self.browser.quit()
         return errors
+
+    def expect_console_errors(self, part: str) -> None:
+        """Takes the errors so far off the console; all of them must contain the text."""
+        assert [error for error in self._console_errors() if part not in error] == []
+
+    def _console_errors(self) -> list[str]:
+        return [entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"]
 
     def close_tab(self) -> None:
         """Closes the page as a person would, the browser stays."""
