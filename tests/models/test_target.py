@@ -339,7 +339,9 @@ def test_threads_do_not_change_the_embedded_model(embedded: TargetModel) -> None
 
 
 @pytest.mark.real_model
-def test_packing_hardly_moves_the_embedded_models_logits(embedded: TargetModel, embedded_reference: PreTrainedModel) -> None:
+def test_packing_hardly_moves_the_embedded_models_logits(
+    embedded: TargetModel, embedded_reference: PreTrainedModel
+) -> None:
     """Rounding the weights to float16 moves this model's logits by about 0.03."""
     text = "The sea was calm that morning, and the fishermen were already on their way out of the harbour."
     ids = embedded.tokenizer(text)["input_ids"]
