@@ -40,7 +40,8 @@ def accept(tree: DraftTree, logits: Tensor, position: int, sampling: SamplingSet
         sampling: the request's chain, the same that plain decoding uses.
     """
     children = tree.children()
-    node, path = 0, []
+    node = 0
+    path: list[int] = []
     while True:
         token = pick(logits[node], position + len(path) + 1, sampling)
         child = children[node].get(token)

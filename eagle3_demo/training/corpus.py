@@ -94,7 +94,10 @@ class SlotCache(Cache):
         """The next forward decodes one token in every slot, attending over the first `span` positions."""
         self.filling, self.span = None, span
 
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any):
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Writes one layer's new rows; returns what the forward attends to."""
         keys, values = self.keys[layer_idx], self.values[layer_idx]
         if self.filling is not None:
             for row, (slot, length) in enumerate(self.filling):

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
+from torch.nn import Parameter
 
 from eagle3_demo.errors import UserError
 from eagle3_demo.files import write_atomically
@@ -272,9 +272,10 @@ class Trainer:
         torch.set_rng_state(state["random"].cpu())
 
 
-def _split_parameters(head: Eagle3Head) -> tuple[list[Tensor], list[Tensor]]:
+def _split_parameters(head: Eagle3Head) -> tuple[list[Parameter], list[Parameter]]:
     """Muon's matrices (fusion, attention, MLP) and AdamW's rest (LM head, norms)."""
-    matrices, rest = [], []
+    matrices: list[Parameter] = []
+    rest: list[Parameter] = []
     for name, parameter in head.named_parameters():
         if name.startswith("embed_tokens"):
             parameter.requires_grad_(False)

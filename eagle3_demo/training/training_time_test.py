@@ -72,7 +72,15 @@ class DiagonalAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, queries, keys, values, diagonal_keys, diagonal_values, mask) -> Tensor:
+    def forward(
+        ctx: Any,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        diagonal_keys: Tensor,
+        diagonal_values: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
         scale = queries.shape[-1] ** -0.5
         output, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             queries, keys, values, 0.0, False, attn_mask=mask, scale=scale
@@ -204,7 +212,14 @@ def _supervised_slots(batch: TrainingBatch) -> _Slots:
     return _Slots(first, rows, columns, mask.masked_fill(~visible, float("-inf"))[:, None])
 
 
-def _attend(queries, keys, values, diagonal_keys, diagonal_values, mask) -> Tensor:
+def _attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    diagonal_keys: list[Tensor],
+    diagonal_values: list[Tensor],
+    mask: Tensor,
+) -> Tensor:
     dtype = queries.dtype
     stacked = [torch.stack(parts) if parts else queries.new_zeros(0) for parts in (diagonal_keys, diagonal_values)]
     return DiagonalAttention.apply(queries, keys.to(dtype), values.to(dtype), *stacked, mask.to(dtype))
