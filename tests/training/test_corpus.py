@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from eagle3_demo.errors import UserError
+from eagle3_demo.training.answers import sample_rows
 from eagle3_demo.training.batches import make_blocks, read_corpus
 from eagle3_demo.training.corpus import (
     CorpusSettings,
@@ -19,7 +20,6 @@ from eagle3_demo.training.corpus import (
     generate_corpus,
     is_held_out,
     read_prompts,
-    sample_rows,
     target_fingerprint,
 )
 
