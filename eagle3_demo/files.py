@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +13,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     A reader sees the old file or the new one, never half of either.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         write(temporary)
         temporary.replace(path)
