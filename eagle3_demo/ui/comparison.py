@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eagle3_demo.decoding.events import first_divergence
 from eagle3_demo.ui.recording import Recording
 from eagle3_demo.ui.steps import visible
 
@@ -58,11 +58,3 @@ class Comparison:
             for side in (self.autoregressive, self.eagle3)
         ]
         return f"Different from token {index + 1}: {texts[0]} and {texts[1]}"
-
-
-def first_divergence(left: Sequence[int], right: Sequence[int]) -> int | None:
-    """The first index at which two token sequences differ, the end of the shorter one included; None when equal."""
-    for index, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return index
-    return None if len(left) == len(right) else min(len(left), len(right))

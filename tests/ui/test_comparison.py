@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from eagle3_demo.decoding.events import first_divergence
 from eagle3_demo.settings import METHODS, generation_settings
-from eagle3_demo.ui.comparison import Comparison, first_divergence
+from eagle3_demo.ui.comparison import Comparison
 from eagle3_demo.ui.recording import Recording
 from tests.ui.scripted import ScriptedEngine
 
