@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 something is missing or damaged, and the message says what
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; None takes those of this process.
     """
     make_streams_forgiving()
+    # Being told to end is an interruption like Ctrl+C: what was collected so far is written first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = app(args=arguments, standalone_mode=False)
         sys.stdout.flush()

@@ -51,11 +51,14 @@ def corpus(
     writer = CorpusWriter(out, corpus_manifest(name, target_fingerprint(model), texts, settings))
     encoded = [encode_chat(tokenizer, [{"role": "user", "content": text}]) for text in texts]
     ends = end_tokens(model.config, model.generation_config, tokenizer)
-    with progress_shown() as progress:
-        for state in generate_corpus(model, encoded, ends, writer, settings, tokens):
-            doing = f"{state.answer_tokens:,} answer tokens, {state.tokens_per_second:.0f} a second"
-            progress(min(1.0, state.answer_tokens / tokens), doing)
-    note(f"{out}: {len(writer.done):,} answers, {writer.answer_tokens:,} answer tokens")
+    try:
+        with progress_shown() as progress:
+            progress(min(1.0, writer.answer_tokens / tokens), "Answering the first prompts")
+            for state in generate_corpus(model, encoded, ends, writer, settings, tokens):
+                doing = f"{state.answer_tokens:,} answer tokens, {state.tokens_per_second:.0f} a second"
+                progress(min(1.0, state.answer_tokens / tokens), doing)
+    finally:
+        note(f"{out}: {len(writer.done):,} answers, {writer.answer_tokens:,} answer tokens; the same command goes on")
 
 
 def train(

@@ -122,5 +122,7 @@ def _head_folder(source: str) -> Path:
     try:
         return Path(snapshot_download(source, allow_patterns=["config.json", "*.safetensors"]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        first = str(error).strip().split("\n")[0]
-        raise UserError(f"head {source!r} is no local folder and cannot be fetched from the hub ({first})") from error
+        raise UserError(
+            f"head {source!r} is no local folder and cannot be fetched from the hub ({type(error).__name__}); "
+            "give the folder of an EAGLE-3 head (config.json, model.safetensors) or the id of one on the hub"
+        ) from error

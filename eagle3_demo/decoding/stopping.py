@@ -73,7 +73,7 @@ class StopWatcher:
         tokenizer: the target's.
         end_tokens: ids that end the answer; they count as emitted and have no text.
         stop_strings: the answer's text ends right before the first of them.
-        max_new_tokens: exact budget, end token included.
+        max_new_tokens: exact budget, end token included. A character that it cuts in half is not shown.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class StopWatcher:
             self.remaining -= 1
             ends = token in self._end_tokens
             added = "" if ends else self._detokenizer.push(token)
-            if ends or not self.remaining:
+            if ends:
                 added += self._detokenizer.flush()
             certain, own, stopped = self._hold(added)
             released += certain
@@ -115,8 +115,8 @@ class StopWatcher:
         return Fed(tuple(records), released, reason)
 
     def finish(self) -> str:
-        """Releases the text still held back, for an answer that somebody ends from outside."""
-        return self._hold(self._detokenizer.flush())[0] + self._release()
+        """Releases the text still held back, for an answer that somebody ends from outside; half a character is not."""
+        return self._release()
 
     def _hold(self, added: str) -> tuple[str, str, bool]:
         """Puts new text behind what is held back.

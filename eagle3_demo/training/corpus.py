@@ -57,13 +57,11 @@ def read_prompts(paths: list[Path]) -> list[str]:
     """First turns of prompt files: JSONL with `prompt` or `turns`, or plain text with a prompt a line.
 
     Raises:
-        UserError: a file is missing, empty, or has a line that is neither.
+        UserError: a file is missing, empty, not UTF-8, or has a line that is neither.
     """
     prompts: list[str] = []
     for path in paths:
-        if not path.is_file():
-            raise UserError(f"prompt file {path} does not exist; give a JSONL or text file")
-        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        for number, line in enumerate(_text_of(path).split("\n"), 1):
             if not line.strip():
                 continue
             prompts.append(_prompt_of(line, path, number) if path.suffix == ".jsonl" else line.strip())
@@ -71,6 +69,15 @@ def read_prompts(paths: list[Path]) -> list[str]:
     if not prompts:
         raise UserError(f"no prompts in {', '.join(map(str, paths))}; each line needs a `prompt` or `turns` field")
     return prompts
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"prompt file {path} cannot be read ({error.strerror}); give a JSONL or text file") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"prompt file {path} is not UTF-8 text; give a JSONL or text file") from error
 
 
 def _prompt_of(line: str, path: Path, number: int) -> str:

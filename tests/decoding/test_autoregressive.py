@@ -148,7 +148,8 @@ def test_cancelling_ends_after_the_step_and_is_asked_once_a_step(target: TargetM
     assert events[-1].stop_reason == "cancelled"
     ids = tokens(events)
     decoded = target.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    assert RunStatistics.of(events).text == decoded
+    # A character that the end cuts in half is not shown.
+    assert RunStatistics.of(events).text == decoded.removesuffix("\ufffd")
 
 
 def test_a_closed_run_leaves_the_next_one_alone(target: TargetModel) -> None:

@@ -94,6 +94,13 @@ def test_malformed_prompt_files_are_refused(tmp_path: Path, text: str) -> None:
         read_prompts([path])
 
 
+def test_prompt_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
+    for path, reason in ((tmp_path / "binary.jsonl", "not UTF-8"), (tmp_path, "cannot be read")):
+        with pytest.raises(UserError, match=reason):
+            read_prompts([path])
+
+
 def test_damaged_shards_are_refused(reference: PreTrainedModel, tmp_path: Path) -> None:
     list(run(reference, tmp_path, tokens=60))
     shard = next(tmp_path.glob("shard-*"))
