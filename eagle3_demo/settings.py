@@ -46,7 +46,7 @@ class TreeSettings(_Settings):
         nodes: rows the target verifies at once, the root included (SGLang's `num_draft_tokens`).
     """
 
-    depth: Annotated[int, Field(ge=1, le=16)] = 4
+    depth: Annotated[int, Field(ge=1, le=16)] = 3
     top_k: Annotated[int, Field(ge=1, le=32)] = 3
     nodes: Annotated[int, Field(ge=2, le=128)] = 6
 
