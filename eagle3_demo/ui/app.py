@@ -90,6 +90,6 @@ def _header(engine: DecodingEngine) -> str:
     return f"""<header class="page-header">
 <h1>EAGLE-3, live</h1>
 <p>A small <b>draft head</b> guesses several tokens ahead; the large <b>target model</b> checks all guesses in one
-pass and keeps the right ones. The answer is the same, only sooner.</p>
+pass and keeps the right ones. The answer is the same; how much sooner it comes is measured.</p>
 <dl>{items}</dl>
 </header>"""
