@@ -17,7 +17,7 @@ from eagle3_demo.ui.session import Exchange, Session
 from eagle3_demo.ui.trees import fetch_steps
 from tests.ui.scripted import ScriptedEngine
 
-CONTROLS: tuple[Any, ...] = ("eagle3", 0.0, 1.0, 0, 192, 0, 4, 3, 6)
+CONTROLS: tuple[Any, ...] = ("eagle3", 0.0, 1.0, 0, 192, 0, 3, 3, 6)
 REQUEST = gr.Request(session_hash="visitor")
 
 
