@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,10 +12,8 @@ from eagle3_demo.errors import UserError
 from eagle3_demo.models.embedded import embedded_target
 from eagle3_demo.presets import EMBEDDED
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 HELD_OUT_BLOCKS = 12
+DRAFT_VOCABULARY = 8192
 
 Precision = Literal["no", "bf16"]
 PrecisionOption = Annotated[Precision, typer.Option(help="bf16 where the processor has it.")]
@@ -29,36 +27,54 @@ def corpus(
     tokens: Annotated[int, typer.Option(min=1, help="Answer tokens to collect in all.")] = 300_000,
     target: Target = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 256,
-    batch_size: Annotated[int, typer.Option(min=1, help="Answers in flight at once.")] = 128,
+    batch_size: Annotated[int, typer.Option(min=1, help="Answers in flight at once, in each worker.")] = 192,
+    follow_ups: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the single-turn prompts that get a second turn.")
+    ] = 0.0,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; by default one a core on a CPU, one on a GPU.")
+    ] = None,
     precision: PrecisionOption = "no",
     seed: Annotated[int, typer.Option(help="For prompt order, temperatures and sampling.")] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Only go on with a corpus; without it one is begun where there is none.")
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """Let the target answer prompts and keep its answers as token shards to train on."""
-    from eagle3_demo.models.chat import encode_chat, end_tokens
-    from eagle3_demo.training.corpus import (
-        CorpusSettings,
-        CorpusWriter,
-        corpus_manifest,
-        generate_corpus,
-        read_prompts,
-        target_fingerprint,
-    )
+    from eagle3_demo.training.manifest import CorpusSettings
+    from eagle3_demo.training.prompts import read_prompts, with_follow_ups
+    from eagle3_demo.training.workers import CorpusJob, default_workers, write_corpus
 
-    texts = read_prompts(prompts)
-    settings = CorpusSettings(max_new_tokens=max_new_tokens, batch_size=batch_size, seed=seed)
-    name, model, tokenizer = _load_target(target, device, precision)
-    writer = CorpusWriter(out, corpus_manifest(name, target_fingerprint(model), texts, settings))
-    encoded = [encode_chat(tokenizer, [{"role": "user", "content": text}]) for text in texts]
-    ends = end_tokens(model.config, model.generation_config, tokenizer)
+    if resume and not (out / "manifest.json").is_file():
+        raise UserError(f"nothing to resume: {out} holds no corpus; leave --resume out to begin one")
+    settings = CorpusSettings(
+        max_new_tokens=max_new_tokens, batch_size=batch_size, seed=seed, follow_up_share=follow_ups
+    )
+    job = CorpusJob(
+        source=_source(target),
+        name=target or EMBEDDED.name,
+        device=_place(device),
+        precision=precision,
+        prompts=with_follow_ups(read_prompts(prompts), follow_ups, seed),
+        settings=settings,
+        folder=out,
+        answer_tokens=tokens,
+    )
+    processes = workers or default_workers(job)
+    state = None
     try:
         with progress_shown() as progress:
-            progress(min(1.0, writer.answer_tokens / tokens), "Answering the first prompts")
-            for state in generate_corpus(model, encoded, ends, writer, settings, tokens):
+            progress(0.0, f"Starting {processes} {'process' if processes == 1 else 'processes'}")
+            for state in write_corpus(job, processes):
                 doing = f"{state.answer_tokens:,} answer tokens, {state.tokens_per_second:.0f} a second"
                 progress(min(1.0, state.answer_tokens / tokens), doing)
     finally:
-        note(f"{out}: {len(writer.done):,} answers, {writer.answer_tokens:,} answer tokens; the same command goes on")
+        if state is not None:
+            note(
+                f"{out}: {state.conversations:,} conversations, {state.answer_tokens:,} answer tokens; "
+                "the same command goes on"
+            )
 
 
 def train(
@@ -82,16 +98,20 @@ def train(
     from eagle3_demo.models.head import sorted_draft_ids
     from eagle3_demo.training.batches import make_blocks, read_corpus
     from eagle3_demo.training.features import TargetFeatures
+    from eagle3_demo.training.frozen_target import load_frozen_target
     from eagle3_demo.training.initial_head import head_config, initial_head
+    from eagle3_demo.training.manifest import differing, target_identity
     from eagle3_demo.training.trainer import Trainer, TrainingSettings
 
     if (out / "state.pt").exists() and not resume:
         raise UserError(f"{out} holds a training run already; add --resume to go on with it, or give another --out")
     data = read_corpus(corpus)
-    name, model, tokenizer = _load_target(target, device, precision)
-    if data.manifest["target"] != name:
+    model, tokenizer = load_frozen_target(_source(target), _place(device), precision)
+    name = target or EMBEDDED.name
+    if different := differing(data.manifest, target_identity(name, model, tokenizer)):
         raise UserError(
-            f"{corpus} holds answers of {data.manifest['target']}, not of {name}; give the --target it is of"
+            f"{corpus} holds answers of {data.manifest['target']}, and {name} is another target (its "
+            f"{', '.join(different)} differ); give the --target that the corpus is of, or make a corpus of {name}"
         )
     counts = data.answer_counts(model.config.get_text_config().vocab_size)
     ends = end_tokens(model.config, model.generation_config, tokenizer)
@@ -116,21 +136,15 @@ def train(
     note(f"The best head is in {out / 'head'}")
 
 
-def _load_target(
-    target: str | None, device: str, precision: Precision
-) -> tuple[str, PreTrainedModel, PreTrainedTokenizerBase]:
-    """The frozen target as transformers runs it."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+def _source(target: str | None) -> str:
+    """Where the target is loaded from; the embedded one is provided first."""
+    if target:
+        return target
     with progress_shown() as progress:
-        source = target or embedded_target(progress=progress)
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    try:
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).to(place).eval().requires_grad_(False)
-        tokenizer = AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"target {target} cannot be loaded ({reason}); give a hub id or a local folder") from error
-    return target or EMBEDDED.name, model, tokenizer
+        return str(embedded_target(progress=progress))
+
+
+def _place(device: str) -> str:
+    import torch
+
+    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
