@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+
+from eagle3_demo.errors import UserError
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Calls `write` with a temporary path beside `path`, then renames it over `path`.
 
     A reader sees the old file or the new one, never half of either.
+
+    Raises:
+        UserError: the disk is full; nothing changed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         write(temporary)
         temporary.replace(path)
+    except Exception as error:
+        if not _is_full_disk(error):
+            raise
+        raise UserError(
+            f"there is no space left on the disk for {path}; free some, or give a folder on another disk; "
+            "what was there before is unchanged"
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _is_full_disk(error: BaseException | None) -> bool:
+    """Whether an error, or one behind it, is a full disk: libraries that write by themselves wrap it as text."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if "No space left on device" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -24,11 +24,14 @@ GREEDY = CorpusSettings(temperatures=(0.0,), max_new_tokens=12, max_prompt_token
 PROMPTS = [[3 + n % 40, 9, 5 + n % 7, *range(4, 4 + n % 5)] for n in range(30)]
 
 
+def identity_of(model: PreTrainedModel) -> dict[str, str]:
+    return {"target": "tiny", "fingerprint": target_fingerprint(model)}
+
+
 def run(
     model: PreTrainedModel, folder: Path, settings: CorpusSettings = GREEDY, tokens: int = 10**6
 ) -> Iterator[Progress]:
-    identity = {"target": "tiny", "fingerprint": target_fingerprint(model)}
-    manifest = corpus_manifest(identity, [("same",)], settings)
+    manifest = corpus_manifest(identity_of(model), [("same",)], settings)
     return generate_corpus(model, PROMPTS, frozenset({2}), CorpusWriter(folder, manifest, 4), settings, tokens)
 
 
@@ -126,6 +129,15 @@ def test_other_settings_do_not_mix_into_a_folder(reference: PreTrainedModel, tmp
     list(run(reference, tmp_path, tokens=20))
     with pytest.raises(UserError, match="another settings"):
         run(reference, tmp_path, CorpusSettings(temperatures=(1.0,)))
+
+
+def test_a_full_disk_ends_the_run_and_leaves_nothing_half_written(
+    reference: PreTrainedModel, tmp_path: Path, full_disk: None
+) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps(corpus_manifest(identity_of(reference), [("same",)], GREEDY)))
+    with pytest.raises(UserError, match=r"no space left on the disk for .*shard-"):
+        list(run(reference, tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
 def test_damaged_shards_are_refused(reference: PreTrainedModel, tmp_path: Path) -> None:
