@@ -65,7 +65,7 @@ def embedded_reference(embedded_folder: Path) -> PreTrainedModel:
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that are written atomically find the disk full at their end: the error is that of the system's /dev/full."""
+    """Files that are written atomically find the disk full at their end; the error is that of /dev/full."""
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     replaced = files.write_atomically

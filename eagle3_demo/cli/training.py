@@ -52,6 +52,7 @@ def corpus(
     device: Device = "auto",
 ) -> None:
     """Let the target answer prompts and keep its answers as token shards to train on."""
+    from eagle3_demo.training.bfloat16_weights import how_it_multiplies
     from eagle3_demo.training.manifest import CorpusSettings
     from eagle3_demo.training.prompts import read_prompts, with_follow_ups
     from eagle3_demo.training.workers import CorpusJob, default_workers, write_corpus
@@ -72,10 +73,11 @@ def corpus(
         answer_tokens=tokens,
     )
     processes = workers or default_workers(job)
+    multiplying = how_it_multiplies(job.device, precision == "bf16")
+    note(f"{processes} {'process' if processes == 1 else 'processes'}, {multiplying}")
     state = None
     try:
         with progress_shown() as progress:
-            progress(0.0, f"Starting {processes} {'process' if processes == 1 else 'processes'}")
             for state in write_corpus(job, processes):
                 doing = f"{state.answer_tokens:,} answer tokens, {state.tokens_per_second:.0f} a second"
                 progress(min(1.0, state.answer_tokens / tokens), doing)
@@ -135,6 +137,8 @@ def train(
 
     if not resume and ((out / "state.pt").exists() or (out / "head").exists()):
         raise UserError(f"{out} holds a training run already; add --resume to go on with it, or give another --out")
+    if resume and not (out / "state.pt").is_file():
+        raise UserError(f"nothing to resume: {out / 'state.pt'} does not exist; start without --resume")
     if start_from and (draft_vocab or taps or start):
         raise UserError("--start-from brings a head's own draft vocabulary, taps and weights; leave the others out")
     data = read_corpus(corpus)

@@ -38,6 +38,17 @@ def processor_multiplies_bfloat16() -> bool:
     return any(check() for check in checks if check is not None)
 
 
+def how_it_multiplies(device: str, bfloat16: bool) -> str:
+    """In words, how linear layers will run: for the person who waits for them."""
+    if device != "cpu":
+        return f"{'bfloat16' if bfloat16 else 'float32'} on {device}"
+    if not bfloat16:
+        return "float32"
+    if processor_multiplies_bfloat16():
+        return "bfloat16, weights laid out beforehand"
+    return "bfloat16 without products of this processor's own; --precision no may be faster"
+
+
 def reorder_weights(model: PreTrainedModel, rows: int) -> bool:
     """Replaces the linear layers of a bfloat16 model on the CPU, where that pays.
 
