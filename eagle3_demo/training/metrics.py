@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import torch
 from plotly.subplots import make_subplots
 
-from eagle3_demo.files import write_atomically
+from eagle3_demo.files import full_disk_told, write_atomically
 from eagle3_demo.training.training_time_test import StepResult
 
 METRICS = "metrics.jsonl"
@@ -66,7 +66,8 @@ class Tally:
 
 def append_report(folder: Path, report: Report) -> None:
     """Adds one line to the run's metrics."""
-    with (folder / METRICS).open("a", encoding="utf-8") as file:
+    path = folder / METRICS
+    with full_disk_told(path), path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(report)) + "\n")
 
 
