@@ -8,10 +8,9 @@ from torch import Tensor
 
 from eagle3_demo.models.head import HeadSession
 from eagle3_demo.training import training_time_test as ttt
+from eagle3_demo.training.diagonal_attention import DiagonalAttention, plain_diagonal_attention
 from eagle3_demo.training.training_time_test import (
-    DiagonalAttention,
     TrainingBatch,
-    plain_diagonal_attention,
     total_loss,
     training_time_test,
     valid_slots,
@@ -125,7 +124,7 @@ def test_diagonal_attention_and_its_gradients_equal_plain_autograd() -> None:
 def test_other_devices_take_the_plain_attention_with_the_same_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     head, embedding, rows, batch = tiny_head(), torch.randn(50, 32), torch.randn(20, 32), batch_of([12, 9], [5, 4])
     fused = training_time_test(head, embedding, rows, batch, 3)
-    monkeypatch.setattr(ttt.DiagonalAttention, "apply", plain_diagonal_attention)
+    monkeypatch.setattr(DiagonalAttention, "apply", plain_diagonal_attention)
     plain = training_time_test(head, embedding, rows, batch, 3)
     for one, other in zip(fused, plain, strict=True):
         torch.testing.assert_close(one.loss, other.loss, atol=1e-5, rtol=1e-5)
