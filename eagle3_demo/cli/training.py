@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -77,8 +78,8 @@ def corpus(
     note(f"{processes} {'process' if processes == 1 else 'processes'}, {multiplying}")
     state = None
     try:
-        with progress_shown() as progress:
-            for state in write_corpus(job, processes):
+        with progress_shown() as progress, closing(write_corpus(job, processes)) as states:
+            for state in states:
                 doing = f"{state.answer_tokens:,} answer tokens, {state.tokens_per_second:.0f} a second"
                 progress(min(1.0, state.answer_tokens / tokens), doing)
     finally:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -73,7 +73,7 @@ def default_workers(job: CorpusJob) -> int:
     return max(1, min(processor_count(), int(MEMORY_SHARE * psutil.virtual_memory().available) // needed))
 
 
-def write_corpus(job: CorpusJob, workers: int) -> Iterator[Progress]:
+def write_corpus(job: CorpusJob, workers: int) -> Generator[Progress, None, None]:
     """Answers prompts with so many processes, this one alone when it is one; yields the progress of all together.
 
     What has ended is written, whatever ends the run.
@@ -87,7 +87,7 @@ def write_corpus(job: CorpusJob, workers: int) -> Iterator[Progress]:
         yield from _answer_in_processes(job, workers)
 
 
-def _answer_part(job: CorpusJob, part: tuple[int, int]) -> Iterator[Progress]:
+def _answer_part(job: CorpusJob, part: tuple[int, int]) -> Generator[Progress, None, None]:
     from eagle3_demo.models.chat import end_tokens
 
     model, tokenizer = load_frozen_target(job.source, job.device, job.precision)
@@ -172,14 +172,12 @@ def _work(job: CorpusJob, part: tuple[int, int], channel: Connection) -> None:
     signal.signal(signal.SIGTERM, _interrupt_once)
     torch.set_num_threads(1)
     try:
-        answering = _answer_part(job, part)
-        try:
+        with closing(_answer_part(job, part)) as answering:
             for progress in answering:
                 channel.send(("progress", progress))
+                # The parent says nothing: there is something to read only when it is gone.
                 if channel.poll():
                     break
-        finally:
-            answering.close()  # type: ignore[attr-defined]
     except (KeyboardInterrupt, BrokenPipeError):
         return
     except UserError as error:
