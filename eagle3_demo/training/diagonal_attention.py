@@ -28,9 +28,11 @@ def attend_to_steps(
         [batch, heads, q, d].
     """
     dtype = queries.dtype
-    stacked = [torch.stack(parts) if parts else queries.new_zeros(0) for parts in (diagonal_keys, diagonal_values)]
+    own_keys, own_values = (
+        torch.stack(parts) if parts else queries.new_zeros(0) for parts in (diagonal_keys, diagonal_values)
+    )
     attend = DiagonalAttention.apply if queries.device.type == "cpu" else plain_diagonal_attention
-    return attend(queries, keys.to(dtype), values.to(dtype), *stacked, mask.to(dtype))
+    return attend(queries, keys.to(dtype), values.to(dtype), own_keys, own_values, mask.to(dtype))
 
 
 class DiagonalAttention(torch.autograd.Function):

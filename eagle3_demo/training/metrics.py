@@ -82,7 +82,10 @@ def read_reports(folder: Path) -> list[dict[str, Any]]:
 
 def forget_after(folder: Path, step: int) -> None:
     """Drops reports of steps that a resumed run will make again."""
-    lines = [json.dumps(report) + "\n" for report in read_reports(folder) if report["step"] <= step]
+    reports = read_reports(folder)
+    lines = [json.dumps(report) + "\n" for report in reports if report["step"] <= step]
+    if len(lines) == len(reports):
+        return
     write_atomically(folder / METRICS, lambda temporary: temporary.write_text("".join(lines), encoding="utf-8"))
 
 

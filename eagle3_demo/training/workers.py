@@ -129,14 +129,14 @@ def _answer_in_processes(job: CorpusJob, workers: int) -> Iterator[Progress]:
 def _progress_of_all(channels: list[Connection], processes: list[Any], answer_tokens: int) -> Iterator[Progress]:
     first: dict[int, Progress] = {}
     latest: dict[int, Progress] = {}
-    running = {id(channel): number for number, channel in enumerate(channels)}
+    running = list(range(len(channels)))
     while running:
-        for channel in wait([channels[number] for number in running.values()]):
-            number = running[id(channel)]
+        ready = wait([channels[number] for number in running])
+        for number in [number for number in running if channels[number] in ready]:
             try:
-                message = channel.recv()  # type: ignore[union-attr]
+                message = channels[number].recv()
             except EOFError:
-                del running[id(channel)]
+                running.remove(number)
                 processes[number].join()
                 if code := processes[number].exitcode:
                     raise UserError(
