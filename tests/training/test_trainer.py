@@ -108,10 +108,11 @@ def test_a_gradient_that_is_not_finite_changes_no_weight(
 def test_a_full_disk_ends_the_run_with_the_last_state(
     reference: PreTrainedModel, blocks: list[TokenBlock], tmp_path: Path, full_disk: None
 ) -> None:
+    run = trainer(reference, tmp_path)
     with pytest.raises(UserError, match=r"no space left on the disk for .*model\.safetensors"):
-        list(trainer(reference, tmp_path).run(blocks, blocks[:1]))
+        list(run.run(blocks, blocks[:1]))
     with pytest.raises(UserError, match=r"no space left on the disk for .*state\.pt"):
-        trainer(reference, tmp_path).save_state()
+        run.save_state()
     assert not list(tmp_path.rglob("*.pt")) and not list(tmp_path.rglob("*.safetensors"))
 
 
