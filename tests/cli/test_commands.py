@@ -135,7 +135,8 @@ def test_wrong_arguments_end_with_2_and_one_line_that_names_them(
     capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
 ) -> None:
     code, line = refusal(capsys, *arguments)
-    assert code == 2 and named in line
+    assert code == 2 and named in line and "Value error" not in line
+    assert "_" not in line, "an option is named in Python's spelling"
 
 
 def test_missing_and_damaged_files_end_with_1(
