@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
 import typer
 
-from eagle3_demo.cli.console import note, output, print_json
+from eagle3_demo.cli.console import note, output, print_json, progress_shown
 from eagle3_demo.cli.options import (
     DEFAULTS,
     AsJson,
@@ -106,7 +107,15 @@ def run_figures(engine: DecodingEngine, settings: GenerationSettings, statistics
 
 def _run(engine: DecodingEngine, prompt: str, settings: GenerationSettings, *, echo: bool = False) -> RunStatistics:
     statistics = RunStatistics()
-    for event in engine.run(engine.encode([{"role": "user", "content": prompt}]), settings):
+    ids = engine.encode([{"role": "user", "content": prompt}])
+    with progress_shown() as progress:
+
+        def reading(read: int, total: int) -> None:
+            progress(read / total, f"Reading the prompt: {read:,} of {total:,} tokens")
+
+        run = engine.run(ids, settings, reading=reading)
+        prefill = next(run)
+    for event in itertools.chain([prefill], run):
         statistics.add(event)
         if echo:
             sys.stdout.write(event.text)

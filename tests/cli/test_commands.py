@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,17 @@ def test_the_answer_alone_is_on_stdout(capsys: pytest.CaptureFixture[str], pair:
     written = capsys.readouterr()
     assert written.out == text + "\n"
     assert "tokens/s" in written.err and "speculation on" in written.err
+
+
+def test_loading_and_a_long_prompt_are_told_on_stderr(
+    capsys: pytest.CaptureFixture[str], pair: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eagle3_demo.models.session.PREFILL_SLICE", 16)
+    for method in ("eagle3", "autoregressive"):
+        assert main(["generate", "one two " * 15, *pair, "--max-new-tokens", "2", "--method", method]) == 0
+        told = capsys.readouterr().err
+        assert "Loading the weights" in told and "Loading weights" not in told
+        assert re.search(r"Reading the prompt: 16 of \d\d tokens", told)
 
 
 def test_compare_finds_the_same_output(capsys: pytest.CaptureFixture[str], pair: list[str]) -> None:
