@@ -43,11 +43,11 @@ def trees(visitor: Visitor) -> None:
 
 
 def _best_step(visitor: Visitor) -> int:
-    """The first of the steps that emitted most tokens, read off the strip above the slider."""
+    """The first of the steps that emitted most tokens, read off the strip above the slider; step 0 is drawn apart."""
     script = "return document.querySelector('.step-strip path').getAttribute('d')"
     heights = [bar.partition("v-")[2].partition("h")[0] for bar in visitor.browser.execute_script(script).split("z")]
     emitted = [int(height or 0) for height in heights]
-    return emitted.index(max(emitted))
+    return emitted.index(max(emitted)) + 1
 
 
 def main() -> None:

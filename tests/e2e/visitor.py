@@ -88,7 +88,8 @@ class Visitor:
         if self.browser.execute_script("return window.innerWidth > 1000"):
             # On a wide screen the settings slide in after loading; before that everything still moves.
             self.open_settings()
-        self._until("#chat-prompt textarea", lambda: self._at_rest("#chat-prompt textarea"), "does not come to rest")
+        first = "button[role=tab][aria-selected=true]"
+        self._until(first, lambda: self._at_rest(first), "does not come to rest")
 
     def leave(self) -> list[str]:
         """Closes the browser; returns the errors its console holds."""
