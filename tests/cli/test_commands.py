@@ -131,6 +131,7 @@ def test_compare_finds_the_same_output(capsys: pytest.CaptureFixture[str], pair:
         (["generate", "hi", "--seed", "-1"], "--seed"),
         (["generate", "hi", "--max-new-tokens", "0"], "--max-new-tokens"),
         (["generate", "hi", "--stop", ""], "--stop"),
+        (["generate", "hi", "--repetition-penalty", "1.3"], "--repetition-penalty"),
         (["generate", "hi", "--method", "medusa"], "--method"),
         (["generate", "hi", "--device", "abacus"], "--device"),
         (["generate", "hi", "--dtype", "int1"], "--dtype"),
