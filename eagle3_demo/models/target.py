@@ -6,6 +6,7 @@ of one model may run in several threads at once.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from eagle3_demo.models.acceleration import LLAMA_LIKE, Blocks, accelerate
 from eagle3_demo.models.chat import end_tokens
 from eagle3_demo.models.compatibility import prove_tree, refuse_config, refuse_forward
 from eagle3_demo.models.gguf_blocks import BLOCKS_FILE, load_blocks
+from eagle3_demo.models.loading import without_weights_bar
 from eagle3_demo.models.native import native_kernels
 from eagle3_demo.models.packed_linear import PackedLinear
 from eagle3_demo.models.session import TargetSession
@@ -97,7 +99,8 @@ class TargetModel:
             refuse_config(AutoConfig.from_pretrained(source), name)
             tokenizer = AutoTokenizer.from_pretrained(source)
             tell(0.1, f"Loading the weights of {name}")
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=_DTYPES[dtype])
+            with without_weights_bar() if progress else nullcontext():
+                model = AutoModelForCausalLM.from_pretrained(source, dtype=_DTYPES[dtype])
         except (OSError, ValueError) as error:
             first = str(error).strip().split("\n")[0]
             raise UserError(
