@@ -13,7 +13,7 @@ from eagle3_demo.decoding.autoregressive import decode_autoregressive
 from eagle3_demo.decoding.events import Speculation, StepEvent
 from eagle3_demo.decoding.speculative import decode_speculatively
 from eagle3_demo.errors import UserError
-from eagle3_demo.models.acceleration import pack_linears
+from eagle3_demo.models.acceleration import pack_head
 from eagle3_demo.models.chat import Message, encode_chat
 from eagle3_demo.models.checkpoint import load_head
 from eagle3_demo.models.embedded import embedded_target
@@ -79,7 +79,7 @@ class LocalEngine:
         self.head_name = name
         self.head = head.to(self.target.device, self.target.dtype)
         if self.target.packed:
-            pack_linears(self.head)
+            pack_head(self.head)
 
     def encode(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """See `DecodingEngine.encode`."""

@@ -19,6 +19,8 @@ from torch.nn import functional
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRotaryEmbedding, rotate_half
 
+from eagle3_demo.models.fused_layers import FusedHeadLayer
+
 
 class Eagle3Config(BaseModel):
     """Sizes and variants of a head. Field names are those of public checkpoints (eagle3_reference.md 1.3, 2).
@@ -116,6 +118,8 @@ class Eagle3Head(nn.Module):
 
     d2t: Tensor
     t2d: Tensor
+    fused: FusedHeadLayer | None = None
+    """The layer for drafting on the CPU, set by `acceleration.pack_head`."""
 
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
@@ -172,6 +176,10 @@ class Eagle3Head(nn.Module):
         states = projected.unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
         cosine, sine = (part.unsqueeze(1) for part in self.rotary(states, positions))
         return states * cosine + rotate_half(states) * sine
+
+    def residual(self, layer_input: Tensor, hidden: Tensor) -> Tensor:
+        """What the layer's output is added to: the raw state; with `norm_before_residual` the normed one."""
+        return self.midlayer.hidden_norm(hidden) if self.config.norm_before_residual else hidden
 
     def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
         """Output projection, residuals and MLP.
@@ -260,6 +268,12 @@ class HeadSession:
         self, embeddings: Tensor, hidden: Tensor, positions: Tensor, mask: Tensor, offset: int, last_only: bool = False
     ) -> Tensor:
         layer_input = self.head.layer_input(embeddings.to(hidden.dtype), hidden)[None]
+        fused = self.head.fused
+        if fused is not None and fused.attention.takes(len(hidden)):
+            residual = self.head.residual(layer_input[0], hidden)
+            visible = mask if mask.numel() > 1 else None
+            cache = (self._keys, self._values)
+            return fused(layer_input[0], residual, positions, cache, visible, self.length, last_only)
         start = self.length + offset
         end = start + hidden.shape[0]
         keys, values = self.head.keys_values(layer_input, positions[None])

@@ -22,13 +22,13 @@ from transformers import (
 )
 
 from eagle3_demo.errors import UserError
-from eagle3_demo.models.acceleration import LLAMA_LIKE, Blocks, accelerate
+from eagle3_demo.models.acceleration import LLAMA_LIKE, accelerate
 from eagle3_demo.models.chat import end_tokens
 from eagle3_demo.models.compatibility import prove_tree, refuse_config, refuse_forward
 from eagle3_demo.models.gguf_blocks import BLOCKS_FILE, load_blocks
 from eagle3_demo.models.loading import without_weights_bar
 from eagle3_demo.models.native import native_kernels
-from eagle3_demo.models.packed_linear import PackedLinear
+from eagle3_demo.models.packed_linear import Blocks, PackedLinear
 from eagle3_demo.models.session import TargetSession
 from eagle3_demo.progress import ProgressCallback
 
