@@ -118,7 +118,7 @@ class TargetSession:
     def _forward(self, tokens: Tensor, depths: Tensor, visible: Tensor | None, last_only: bool) -> TargetOutput:
         if visible is None and len(tokens) > 1:
             raise ValueError(f"{len(tokens)} nodes need a mask")
-        self._cache.open(len(tokens))
+        self._cache.open(len(tokens), visible)
         mask = None if visible is None else self._additive_mask(visible)
         positions = depths[None] + self.length
         return self._run(self._model, tokens[None], positions, mask, self._cache, self._taps, last_only)

@@ -27,7 +27,7 @@ from eagle3_demo.models.chat import end_tokens
 from eagle3_demo.models.compatibility import prove_tree, refuse_config, refuse_forward
 from eagle3_demo.models.gguf_blocks import BLOCKS_FILE, load_blocks
 from eagle3_demo.models.loading import without_weights_bar
-from eagle3_demo.models.native import native_products
+from eagle3_demo.models.native import native_kernels
 from eagle3_demo.models.packed_linear import PackedLinear
 from eagle3_demo.models.session import TargetSession
 from eagle3_demo.progress import ProgressCallback
@@ -211,7 +211,7 @@ def _gguf_obstacle(source: str | Path) -> str:
     """Why the linear weights of this source cannot stay GGUF blocks; empty when they can."""
     if not (Path(source) / BLOCKS_FILE).is_file():
         return f"{source} was not converted from a GGUF file with Q4_1 or Q8_0 blocks"
-    return native_products()[1]
+    return native_kernels()[1]
 
 
 def _device(name: str) -> torch.device:
