@@ -27,6 +27,7 @@ class Preset:
         gated: whether the hub hands the target only to logged-in users who accepted its licence.
         gigabytes: memory for 16-bit weights of both, cache and workspace; float32 needs about twice that.
         embedded: whether the target is the one this project brings along (models/embedded.py).
+        eagle2_head: local folder of an EAGLE-2 head, for contrast; None where there is none.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Preset:
     gated: bool
     gigabytes: float
     embedded: bool = False
+    eagle2_head: str | None = None
 
 
 EMBEDDED = Preset(
@@ -46,6 +48,7 @@ EMBEDDED = Preset(
     gated=False,
     gigabytes=1.0,
     embedded=True,
+    eagle2_head=str(REPOSITORY / "checkpoints" / "smollm2-135m-instruct-eagle2"),
 )
 
 PRESETS: tuple[Preset, ...] = (
@@ -122,8 +125,9 @@ def obstacle(preset: Preset, machine: Machine, *, logged_in: bool, cached: bool)
         cached: whether the target's files are on this machine already.
     """
     if preset.embedded:
-        if not (Path(preset.head) / "model.safetensors").is_file():
-            return f"its draft head is missing: {preset.head}"
+        for head in filter(None, (preset.head, preset.eagle2_head)):
+            if not (Path(head) / "model.safetensors").is_file():
+                return f"its draft head is missing: {head}"
         return None if machine.memory >= 2 * preset.gigabytes else f"needs {2 * preset.gigabytes:.0f} GB of memory"
     if preset.gated and not logged_in and not cached:
         return f"gated: accept the licence at huggingface.co/{preset.target}, then run `hf auth login`"

@@ -13,7 +13,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,19 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch.nn import Parameter
+from transformers import PreTrainedModel
 
 from eagle3_demo.errors import UserError
 from eagle3_demo.files import write_atomically
 from eagle3_demo.models.checkpoint import save_head
+from eagle3_demo.models.draft_head import DraftHead
 from eagle3_demo.models.head import Eagle3Head
 from eagle3_demo.training.batches import TokenBlock
-from eagle3_demo.training.features import TargetFeatures
-from eagle3_demo.training.training_time_test import StepResult, total_loss, training_time_test
+from eagle3_demo.training.features import FeatureSource
+from eagle3_demo.training.training_time_test import StepResult, TrainingBatch, total_loss, training_time_test
+
+Loss = Callable[[TrainingBatch, int], list[StepResult]]
+"""A batch and the steps ahead to a result for each step; the steps that a loss does not have it leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +111,10 @@ class Trainer:
 
     Args:
         head: the head, float32.
-        features: the frozen target's features.
+        features: the frozen target's features; anything with its `model` and `batch`.
         folder: the run folder.
         resume: continue from `state.pt` in the folder.
+        loss: what is minimised; None is the training-time test of an EAGLE-3 head.
 
     Raises:
         UserError: nothing to resume, or the state belongs to another head.
@@ -116,19 +122,19 @@ class Trainer:
 
     def __init__(
         self,
-        head: Eagle3Head,
-        features: TargetFeatures,
+        head: DraftHead,
+        features: FeatureSource,
         settings: TrainingSettings,
         folder: Path,
         *,
         resume: bool = False,
         mixed_precision: str = "no",
+        loss: Loss | None = None,
     ) -> None:
         self.features, self.settings, self.folder = features, settings, folder
         self.accelerator = Accelerator(mixed_precision=mixed_precision, cpu=features.model.device.type == "cpu")
         self.head = head.train()
         model = features.model
-        self.embedding = model.get_input_embeddings().weight.detach()
         matrices, rest = _split_parameters(head)
         self.optimizers: list[torch.optim.Optimizer] = [
             torch.optim.Muon(matrices, lr=settings.muon_learning_rate, weight_decay=0.01, momentum=0.95),
@@ -142,8 +148,7 @@ class Trainer:
         if resume:
             self._load_state()
         # After the state: a resumed head keeps its draft vocabulary, even where the corpus has grown since.
-        ids = head.target_ids(torch.arange(head.config.draft_vocab_size, device=head.d2t.device))
-        self.target_lm_head = model.get_output_embeddings().weight.detach()[ids]
+        self.loss = loss or eagle3_loss(head, model)
 
     def run(self, training: list[TokenBlock], held_out: list[TokenBlock]) -> Iterator[Report]:
         """Trains until the token budget is spent, yielding reports.
@@ -181,7 +186,7 @@ class Trainer:
         for batch in self.features.batch(block).split(self.settings.rows_per_update):
             with self.accelerator.autocast():
                 steps = self._steps(progress)
-                results = training_time_test(self.head, self.embedding, self.target_lm_head, batch, steps)
+                results = self.loss(batch, steps)
             loss = total_loss(results, self.settings.step_decay)
             if not math.isfinite(loss.item()):
                 raise UserError(
@@ -219,7 +224,7 @@ class Trainer:
             with self.accelerator.autocast():
                 steps = self.settings.steps_ahead
                 batch = self.features.batch(block)
-                tally.add(training_time_test(self.head, self.embedding, self.target_lm_head, batch, steps))
+                tally.add(self.loss(batch, steps))
         self.head.train()
         report = self._report("held_out", tally, 0.0)
         score = sum(report.acceptance)
@@ -272,7 +277,16 @@ class Trainer:
         torch.set_rng_state(state["random"].cpu())
 
 
-def _split_parameters(head: Eagle3Head) -> tuple[list[Parameter], list[Parameter]]:
+def eagle3_loss(head: DraftHead, model: PreTrainedModel) -> Loss:
+    """The training-time test of an EAGLE-3 head against its target."""
+    assert isinstance(head, Eagle3Head)
+    embedding = model.get_input_embeddings().weight.detach()
+    ids = head.target_ids(torch.arange(head.config.draft_vocab_size, device=head.d2t.device))
+    target_lm_head = model.get_output_embeddings().weight.detach()[ids]
+    return lambda batch, steps: training_time_test(head, embedding, target_lm_head, batch, steps)
+
+
+def _split_parameters(head: DraftHead) -> tuple[list[Parameter], list[Parameter]]:
     """Muon's matrices (fusion, attention, MLP) and AdamW's rest (LM head, norms)."""
     matrices: list[Parameter] = []
     rest: list[Parameter] = []

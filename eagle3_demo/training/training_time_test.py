@@ -148,7 +148,7 @@ def training_time_test(
     Returns:
         one result a step; combine the losses with 0.8^k (`total_loss`).
     """
-    slots = _supervised_slots(batch)
+    slots = supervised_slots(batch)
     if not slots.rows.numel():
         raise ValueError("the batch has no supervised slot")
     shifted = functional.pad(batch.tokens[:, 1:], (0, 1))
@@ -172,7 +172,7 @@ def training_time_test(
             diagonal_keys.append(own_keys.repeat_interleave(groups, 1))
             diagonal_values.append(own_values.repeat_interleave(groups, 1))
         attended = _attend(queries, keys, values, diagonal_keys, diagonal_values, slots.mask)
-        output = head.finish(hidden, attended.transpose(1, 2).flatten(2))
+        output = head.finish(head.residual(layer_input, hidden), attended.transpose(1, 2).flatten(2))
         results.append(_step_result(head, labels, batch, slots, output, step))
         hidden = head.feedback(output)
     return results
@@ -185,7 +185,7 @@ def total_loss(results: list[StepResult], decay: float = 0.8) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Slots:
+class Slots:
     """Where queries are computed: columns from `first` on; `rows`, `columns` [slots] index those supervised at step 0.
 
     `mask` float [batch, 1, queries, n]: which step-0 keys each query sees.
@@ -197,7 +197,8 @@ class _Slots:
     mask: Tensor
 
 
-def _supervised_slots(batch: TrainingBatch) -> _Slots:
+def supervised_slots(batch: TrainingBatch) -> Slots:
+    """The slots whose own next token and the one after it were both written by the target."""
     supervised = batch.answer[:, 1:-1] & batch.answer[:, 2:]
     n = batch.tokens.shape[1]
     columns_used = supervised.any(0).nonzero()
@@ -209,7 +210,7 @@ def _supervised_slots(batch: TrainingBatch) -> _Slots:
     # Padding queries see themselves: softmax over nothing is NaN.
     visible |= column[None, :] == column[first:, None]
     mask = torch.zeros(visible.shape, dtype=batch.taps.dtype, device=visible.device)
-    return _Slots(first, rows, columns, mask.masked_fill(~visible, float("-inf"))[:, None])
+    return Slots(first, rows, columns, mask.masked_fill(~visible, float("-inf"))[:, None])
 
 
 def _attend(
@@ -242,7 +243,7 @@ def _step_result(
     head: Eagle3Head,
     labels: tuple[Tensor, Tensor],
     batch: TrainingBatch,
-    slots: _Slots,
+    slots: Slots,
     output: Tensor,
     step: int,
 ) -> StepResult:
