@@ -87,7 +87,10 @@ class FeatureRegression:
 
 @torch.no_grad()
 def initial_eagle2_head(model: PreTrainedModel) -> Eagle2Head:
-    """A new head in float32: the fusion starts as the feature itself, the layer as the target's last one.
+    """A new head in float32: it starts by handing the feature on.
+
+    The fusion starts as the identity on the feature; what the layer reads starts as in the target's last layer, what it
+    adds at zero, because the target's layers write into an un-normed stream of another scale.
 
     Args:
         model: the target, a Llama-type model.
@@ -111,9 +114,11 @@ def initial_eagle2_head(model: PreTrainedModel) -> Eagle2Head:
     torch.nn.init.zeros_(head.fc.bias)
     head.fc.weight[:, width:] += torch.eye(width, device=model.device)
     last, layer = model.base_model.layers[-1], head.midlayer
-    for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+    for name in ("q_proj", "k_proj", "v_proj"):
         getattr(layer.self_attn, name).weight.copy_(getattr(last.self_attn, name).weight)
-    for name in ("gate_proj", "up_proj", "down_proj"):
+    for name in ("gate_proj", "up_proj"):
         getattr(layer.mlp, name).weight.copy_(getattr(last.mlp, name).weight)
+    for linear in (layer.self_attn.o_proj, layer.mlp.down_proj):
+        torch.nn.init.zeros_(linear.weight)
     layer.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
     return head

@@ -23,7 +23,7 @@ _QUIET = "#64748b"
 PUBLISHED_SOURCE = "EAGLE-3 paper (arXiv 2503.01840), LLaMA-3.1-8B; values read off a figure"
 PUBLISHED_MULTIPLES = (1, 2, 4, 8)
 PUBLISHED: dict[Method, tuple[float, ...]] = {"eagle3": (5.2, 5.5, 5.8, 6.1), "eagle2": (4.1, 4.1, 4.1, 4.1)}
-"""Published acceptance lengths by data, in multiples of ShareGPT (about 68,000 conversations). EAGLE-2 is flat there."""
+"""Published acceptance lengths by data, in multiples of ShareGPT (about 68,000 conversations); EAGLE-2 is flat."""
 
 
 class CurvePoint(BaseModel):

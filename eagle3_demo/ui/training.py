@@ -30,7 +30,7 @@ _COMMANDS = {
     "scaling.json": "python -m eagle3_demo scaling --corpus CORPUS --out RUN",
 }
 _PUBLISHED = (
-    f"What was published: {PUBLISHED_SOURCE}. There EAGLE-3 gains with every doubling of the data and EAGLE-2 does not. "
+    f"What was published: {PUBLISHED_SOURCE}. EAGLE-3 gains there with every doubling of the data, EAGLE-2 not. "
     "Another target, other prompts, deeper and wider trees and far more data: compare the shape, not the height."
 )
 
