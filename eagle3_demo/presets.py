@@ -27,7 +27,8 @@ class Preset:
         gated: whether the hub hands the target only to logged-in users who accepted its licence.
         gigabytes: memory for 16-bit weights of both, cache and workspace; float32 needs about twice that.
         embedded: whether the target is the one this project brings along (models/embedded.py).
-        eagle2_head: local folder of an EAGLE-2 head, for contrast; None where there is none.
+        eagle2_head: local folder of an EAGLE-2 head, for contrast; where it holds no head, the method eagle2 decodes
+            plainly and says so.
     """
 
     name: str
@@ -125,9 +126,8 @@ def obstacle(preset: Preset, machine: Machine, *, logged_in: bool, cached: bool)
         cached: whether the target's files are on this machine already.
     """
     if preset.embedded:
-        for head in filter(None, (preset.head, preset.eagle2_head)):
-            if not (Path(head) / "model.safetensors").is_file():
-                return f"its draft head is missing: {head}"
+        if not (Path(preset.head) / "model.safetensors").is_file():
+            return f"its draft head is missing: {preset.head}"
         return None if machine.memory >= 2 * preset.gigabytes else f"needs {2 * preset.gigabytes:.0f} GB of memory"
     if preset.gated and not logged_in and not cached:
         return f"gated: accept the licence at huggingface.co/{preset.target}, then run `hf auth login`"

@@ -18,7 +18,7 @@ from eagle3_demo.errors import UserError
 from eagle3_demo.files import write_atomically
 from eagle3_demo.models.embedded import embedded_target
 from eagle3_demo.presets import EMBEDDED, REPOSITORY
-from eagle3_demo.settings import METHOD_NAMES, GenerationSettings
+from eagle3_demo.settings import METHOD_NAMES, SPECULATIVE_METHODS, GenerationSettings, Method
 
 if TYPE_CHECKING:
     from eagle3_demo.training.batches import Corpus, TokenBlock
@@ -39,6 +39,7 @@ def scaling(
     fractions: Annotated[
         str, typer.Option(help="Shares of the corpus, each above 0 and at most 1.")
     ] = "0.125,0.25,0.5,1",
+    heads: Annotated[str, typer.Option(help="Kinds of head to train: eagle3, eagle2 or both.")] = "eagle3,eagle2",
     tokens: Annotated[
         int | None, typer.Option(min=1, help=f"Token-passes for every head; without it {PASSES} x the corpus.")
     ] = None,
@@ -60,7 +61,7 @@ def scaling(
     device: Device = "auto",
 ) -> None:
     """Train an EAGLE-3 and an EAGLE-2 head on each fraction of a corpus; measure all with the same tree."""
-    shares = parse_fractions(fractions)
+    shares, methods = parse_fractions(fractions), parse_heads(heads)
     generation = request(context).model_copy(update={"sampling": DEFAULTS.sampling})
     file = read_prompt_file(prompts, limit)
     data, training, held_out = _blocks(corpus, target, block_positions, seed)
@@ -75,11 +76,11 @@ def scaling(
     try:
         with progress_shown() as progress:
             measured = 0
-            for doing in run.run(training, held_out, shares):
-                progress(_fraction_done(doing, run, settings, len(shares)), _in_words(doing))
+            for doing in run.run(training, held_out, shares, methods):
+                progress(_fraction_done(doing, run, settings, len(shares) * len(methods)), _in_words(doing))
                 if len(run.points) > measured:
                     measured = len(run.points)
-                    _write(out, report | {"complete": measured == 2 * len(shares), "points": run.points})
+                    _write(out, report | {"complete": measured == len(shares) * len(methods), "points": run.points})
     finally:
         if run.points:
             _print_points(run.points)
@@ -103,6 +104,19 @@ def parse_fractions(text: str) -> tuple[float, ...]:
         shown = ", ".join(f"{share:g}" for share in wrong) or "nothing"
         raise typer.BadParameter(f"{shown} is not above 0 and at most 1", param_hint="--fractions")
     return tuple(shares)
+
+
+def parse_heads(text: str) -> tuple[Method, ...]:
+    """Different kinds of head, EAGLE-3 first.
+
+    Raises:
+        typer.BadParameter: one is no kind of head, or there is none.
+    """
+    asked = {part.strip() for part in text.split(",") if part.strip()}
+    if not asked or not asked <= set(SPECULATIVE_METHODS):
+        known = ", ".join(SPECULATIVE_METHODS)
+        raise typer.BadParameter(f"{text!r} is not a comma-separated list of {known}", param_hint="--heads")
+    return tuple(method for method in SPECULATIVE_METHODS if method in asked)
 
 
 def _blocks(
@@ -213,10 +227,10 @@ def _write(out: Path, results: dict[str, Any]) -> None:
         write_atomically(out / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
 
 
-def _fraction_done(doing: Doing, run: ScalingRun, settings: ScalingSettings, fractions: int) -> float:
+def _fraction_done(doing: Doing, run: ScalingRun, settings: ScalingSettings, heads: int) -> float:
     passes = settings.training.token_passes
     within = min(1.0, doing.report.token_passes / passes) if doing.report else 0.0
-    return min(1.0, (len(run.points) + 0.9 * within) / (2 * fractions))
+    return min(1.0, (len(run.points) + 0.9 * within) / heads)
 
 
 def _in_words(doing: Doing) -> str:

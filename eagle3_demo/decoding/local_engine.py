@@ -60,14 +60,16 @@ class LocalEngine:
         """See `eagle3_demo.engine.load_engine`."""
         tell = progress or (lambda fraction, text: None)
         source: str | Path
-        own_heads: dict[Method, str | None] = {}
+        own_heads: dict[Method, str] = {}
         if target is not None:
             if preset is not None:
                 raise UserError("give either a preset or a target, not both")
             source, target_name = target, target
         else:
             chosen = find_preset(preset) if preset else EMBEDDED
-            own_heads = {"eagle3": chosen.head, "eagle2": chosen.eagle2_head}
+            own_heads = {"eagle3": chosen.head}
+            if chosen.eagle2_head and (Path(chosen.eagle2_head) / "model.safetensors").is_file():
+                own_heads["eagle2"] = chosen.eagle2_head
             source, target_name = chosen.target, chosen.target
             if chosen.embedded:
                 source = embedded_target(progress=lambda fraction, text: tell(0.6 * fraction, text))
@@ -79,7 +81,7 @@ class LocalEngine:
         if head:
             loaded._take_head(head)
         for method, own_head in own_heads.items():
-            if own_head and method not in loaded.heads:
+            if method not in loaded.heads:
                 loaded._take_head(own_head)
         tell(1.0, "Ready")
         return loaded

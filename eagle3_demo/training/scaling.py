@@ -200,16 +200,23 @@ class ScalingRun:
         self.points: list[dict[str, Any]] = []
 
     def run(
-        self, training: Sequence[TokenBlock], held_out: list[TokenBlock], fractions: Sequence[float]
+        self,
+        training: Sequence[TokenBlock],
+        held_out: list[TokenBlock],
+        fractions: Sequence[float],
+        methods: Sequence[Method] = SPECULATIVE_METHODS,
     ) -> Iterator[Doing]:
         """Works through the fractions; `points` grows with every measured head, those of earlier parts included.
+
+        Args:
+            methods: the kinds of head to train on each fraction.
 
         Raises:
             UserError: a result on disk is damaged, or training diverged.
         """
         for fraction in fractions:
             blocks = fraction_of(training, fraction, self.settings.training.seed)
-            for method in SPECULATIVE_METHODS:
+            for method in methods:
                 folder = self.folder / f"{method}-{fraction:g}"
                 path = folder / "result.json"
                 if not path.is_file():

@@ -73,6 +73,21 @@ def test_fractions_out_of_range_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_unknown_heads_are_refused(
+    capsys: pytest.CaptureFixture[str], material: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    assert main(command(material, tmp_path / "run", "--heads", "eagle3,medusa")) == 2
+    assert "--heads" in capsys.readouterr().err
+
+
+def test_one_kind_of_head_may_be_trained_alone(material: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(command(material, out, "--fractions", "1", "--tokens", "200", "--heads", "eagle2")) == 0
+    results = json.loads((out / "scaling.json").read_text())
+    assert [point["method"] for point in results["points"]] == ["eagle2"] and results["complete"] is True
+    assert (out / "eagle2-1" / "head" / "config.json").is_file()
+
+
 def test_wrong_folders_are_refused_before_anything_is_made(
     capsys: pytest.CaptureFixture[str], material: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
