@@ -37,7 +37,7 @@ class LocalEngine:
     def __init__(self, target: TargetModel, heads: dict[Method, tuple[str, DraftHead]], target_name: str) -> None:
         self.target, self.heads, self.target_name = target, heads, target_name
         self.device = target.device.type
-        self.dtype = "packed16" if target.packed else str(target.dtype).removeprefix("torch.")
+        self.dtype = target.precision
         self.max_context = target.max_context
 
     @property
