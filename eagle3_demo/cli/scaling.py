@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ from eagle3_demo.settings import METHOD_NAMES, SPECULATIVE_METHODS, GenerationSe
 
 if TYPE_CHECKING:
     from eagle3_demo.training.batches import Corpus, TokenBlock
+    from eagle3_demo.training.frozen_target import Precision
     from eagle3_demo.training.scaling import Doing, ScalingRun, ScalingSettings
 
 PROMPTS = REPOSITORY / "assets" / "prompts.jsonl"
@@ -159,7 +161,7 @@ def _settings(
 def _prepare(
     target: str | None,
     device: str,
-    precision: str,
+    precision: Precision,
     feature_cache: float,
     settings: ScalingSettings,
     file: PromptFile,
@@ -178,7 +180,7 @@ def _prepare(
     with progress_shown() as progress:
         source = target or embedded_target(progress=progress)
         engine = LocalEngine(TargetModel.load(source, device=place, progress=progress), {}, target or EMBEDDED.name)
-    model, _ = load_frozen_target(str(source), place, "bf16" if precision == "bf16" else "no")
+    model, _ = load_frozen_target(str(source), place, precision)
     encoded = [engine.encode([{"role": "user", "content": prompt.text}]) for prompt in file.prompts]
     taps = shared_taps(model.config.get_text_config().num_hidden_layers)
     features = TargetFeatures(model, taps, out / "features", int(feature_cache * 1e9))
@@ -224,7 +226,7 @@ def _write(out: Path, results: dict[str, Any]) -> None:
         "figure.html": figure.to_html(include_plotlyjs=True),
     }
     for name, text in texts.items():
-        write_atomically(out / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+        write_atomically(out / name, partial(Path.write_text, data=text, encoding="utf-8"))
 
 
 def _fraction_done(doing: Doing, run: ScalingRun, settings: ScalingSettings, heads: int) -> float:

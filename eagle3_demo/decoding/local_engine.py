@@ -13,9 +13,8 @@ from eagle3_demo.decoding.autoregressive import decode_autoregressive
 from eagle3_demo.decoding.events import Speculation, StepEvent
 from eagle3_demo.decoding.speculative import decode_speculatively
 from eagle3_demo.errors import UserError
-from eagle3_demo.models.acceleration import pack_linears
 from eagle3_demo.models.chat import Message, encode_chat
-from eagle3_demo.models.checkpoint import head_method, load_eagle2_head, load_head
+from eagle3_demo.models.checkpoint import load_draft_head
 from eagle3_demo.models.draft_head import DraftHead
 from eagle3_demo.models.embedded import embedded_target
 from eagle3_demo.models.target import TargetModel
@@ -87,16 +86,7 @@ class LocalEngine:
         return loaded
 
     def _take_head(self, source: str) -> None:
-        folder = _head_folder(source)
-        fit = {"vocabulary_size": self.target.vocabulary_size, "hidden_size": self.target.hidden_size}
-        head: DraftHead
-        if head_method(folder) == "eagle2":
-            head = load_eagle2_head(folder, **fit, target_lm_head=self.target.lm_head)
-        else:
-            head = load_head(folder, **fit)
-        head = head.to(self.target.device, self.target.dtype)
-        if self.target.packed:
-            pack_linears(head)
+        head = load_draft_head(_head_folder(source), self.target)
         self.heads[head.method] = (Path(source).name, head)
 
     def encode(self, messages: Sequence[dict[str, str]]) -> list[int]:

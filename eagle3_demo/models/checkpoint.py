@@ -19,9 +19,11 @@ from safetensors.torch import load_file, save_file
 
 from eagle3_demo.errors import UserError
 from eagle3_demo.files import write_atomically
+from eagle3_demo.models.acceleration import pack_linears
 from eagle3_demo.models.draft_head import DraftHead, DraftHeadConfig
 from eagle3_demo.models.eagle2 import Eagle2Config, Eagle2Head, LanguageModelHead
 from eagle3_demo.models.head import Eagle3Config, Eagle3Head
+from eagle3_demo.models.target import TargetModel
 from eagle3_demo.settings import Method
 
 Config = TypeVar("Config", bound=DraftHeadConfig)
@@ -81,6 +83,26 @@ def head_method(folder: Path) -> Method:
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, error) from error
     return "eagle2" if _is_eagle2(names) else "eagle3"
+
+
+def load_draft_head(folder: Path, target: TargetModel) -> DraftHead:
+    """Reads a head of either kind, ready to draft for a target: on its device, in its dtype, packed where it is packed.
+
+    Raises:
+        UserError: as for `load_head`.
+    """
+    vocabulary_size, hidden_size = target.vocabulary_size, target.hidden_size
+    head: DraftHead
+    if head_method(folder) == "eagle2":
+        head = load_eagle2_head(
+            folder, vocabulary_size=vocabulary_size, hidden_size=hidden_size, target_lm_head=target.lm_head
+        )
+    else:
+        head = load_head(folder, vocabulary_size=vocabulary_size, hidden_size=hidden_size)
+    head = head.to(target.device, target.dtype)
+    if target.packed:
+        pack_linears(head)
+    return head
 
 
 def load_head(folder: Path, *, vocabulary_size: int, hidden_size: int) -> Eagle3Head:

@@ -28,9 +28,7 @@ from eagle3_demo.decoding.events import RunStatistics
 from eagle3_demo.decoding.speculative import decode_speculatively
 from eagle3_demo.errors import UserError
 from eagle3_demo.files import write_atomically
-from eagle3_demo.models.acceleration import pack_linears
-from eagle3_demo.models.checkpoint import load_eagle2_head, load_head
-from eagle3_demo.models.draft_head import DraftHead
+from eagle3_demo.models.checkpoint import load_draft_head
 from eagle3_demo.models.head import sorted_draft_ids
 from eagle3_demo.models.session import FINAL_STATE
 from eagle3_demo.models.target import TargetModel
@@ -151,11 +149,13 @@ class AcceptanceMeter:
             RunStatistics.of(decode_autoregressive(self.target, ids, self.settings)).token_ids for ids in self.prompts
         ]
 
-    def measure(self, head: DraftHead) -> dict[str, Any]:
-        """Acceptance length over all prompts (tokens per target forward), and how many answers are plain decoding's."""
-        head = head.to(self.target.device, self.target.dtype)
-        if self.target.packed:
-            pack_linears(head)
+    def measure(self, folder: Path) -> dict[str, Any]:
+        """A trained head's acceptance length over all prompts, and how many answers are plain decoding's.
+
+        Args:
+            folder: the head's checkpoint.
+        """
+        head = load_draft_head(folder, self.target)
         runs = [RunStatistics.of(decode_speculatively(self.target, head, ids, self.settings)) for ids in self.prompts]
         forwards = sum(run.target_forwards for run in runs)
         return {
@@ -163,13 +163,6 @@ class AcceptanceMeter:
             "identical": sum(run.token_ids == ids for run, ids in zip(runs, self.plain, strict=True)),
             "compared": len(runs),
         }
-
-    def load(self, method: Method, folder: Path) -> DraftHead:
-        """A trained head from its checkpoint."""
-        fit = {"vocabulary_size": self.target.vocabulary_size, "hidden_size": self.target.hidden_size}
-        if method == "eagle2":
-            return load_eagle2_head(folder, **fit, target_lm_head=self.target.lm_head)
-        return load_head(folder, **fit)
 
 
 class ScalingRun:
@@ -255,7 +248,7 @@ class ScalingRun:
             "token_passes": last["token_passes"],
             "seconds_training": last["seconds"],
             "held_out_acceptance": last["acceptance"],
-            **self.meter.measure(self.meter.load(method, folder / "head")),
+            **self.meter.measure(folder / "head"),
         }
         text = json.dumps(result, indent=1)
         write_atomically(folder / "result.json", lambda path: path.write_text(text, encoding="utf-8"))
