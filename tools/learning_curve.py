@@ -30,7 +30,7 @@ def main() -> None:
     try:
         for run in options.runs:
             name, _, folder = run.rpartition("=")
-            curves.append(learning_curve(name or Path(folder).name, Path(folder) / "metrics.jsonl"))
+            curves.append(learning_curve(name or Path(folder).name, Path(folder)))
     except UserError as error:
         sys.exit(f"Error: {error}")
     measured = LearningCurves.model_validate({"about": options.about, "curves": curves})

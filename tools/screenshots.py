@@ -43,11 +43,11 @@ def trees(visitor: Visitor) -> None:
 
 
 def _best_step(visitor: Visitor) -> int:
-    """The first of the steps that emitted most tokens, read off the strip above the slider."""
+    """The first of the steps that emitted most tokens, read off the strip above the slider; step 0 is drawn apart."""
     script = "return document.querySelector('.step-strip path').getAttribute('d')"
     heights = [bar.partition("v-")[2].partition("h")[0] for bar in visitor.browser.execute_script(script).split("z")]
     emitted = [int(height or 0) for height in heights]
-    return emitted.index(max(emitted))
+    return emitted.index(max(emitted)) + 1
 
 
 def main() -> None:
@@ -59,7 +59,7 @@ def main() -> None:
     scenes: tuple[Callable[[Visitor], None], ...] = (chat, compare, trees)
     for dark in (False, True):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-            visitor = Visitor(open_browser(Path(profile), 1400, 900, dark), address)
+            visitor = Visitor(open_browser(Path(profile), 1400, 900, dark), address, Path(profile))
             for scene in scenes:
                 scene(visitor)
                 time.sleep(1)

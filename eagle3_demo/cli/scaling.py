@@ -22,6 +22,8 @@ from eagle3_demo.presets import EMBEDDED, REPOSITORY
 from eagle3_demo.settings import METHOD_NAMES, SPECULATIVE_METHODS, GenerationSettings, Method
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from eagle3_demo.training.batches import Corpus, TokenBlock
     from eagle3_demo.training.frozen_target import Precision
     from eagle3_demo.training.scaling import Doing, ScalingRun, ScalingSettings
@@ -66,14 +68,15 @@ def scaling(
     shares, methods = parse_fractions(fractions), parse_heads(heads)
     generation = request(context).model_copy(update={"sampling": DEFAULTS.sampling})
     file = read_prompt_file(prompts, limit)
-    data, training, held_out = _blocks(corpus, target, block_positions, seed)
+    data, training, held_out = _blocks(corpus, block_positions, seed)
     total = sum(block.answer_tokens for block in training)
     settings = _settings(tokens or PASSES * total, steps_ahead, draft_vocab, evaluate_every, seed, generation, file)
 
     from eagle3_demo.training.scaling import claim_folder
 
+    frozen = _frozen_target(corpus, data, target, device, precision)
     claim_folder(out, settings.plan(training), resume)
-    run = _prepare(target, device, precision, feature_cache, settings, file, out)
+    run = _prepare(frozen, precision, feature_cache, settings, file, out)
     report = _conditions(data, target, settings, file, run, total)
     try:
         with progress_shown() as progress:
@@ -99,12 +102,12 @@ def parse_fractions(text: str) -> tuple[float, ...]:
         shares = sorted({float(part) for part in text.split(",") if part.strip()})
     except ValueError as error:
         raise typer.BadParameter(
-            f"{text!r} is not a comma-separated list of numbers", param_hint="--fractions"
+            f"{text!r} is not a comma-separated list of numbers", param_hint=["--fractions"]
         ) from error
     wrong = [share for share in shares if not 0 < share <= 1]
     if wrong or not shares:
         shown = ", ".join(f"{share:g}" for share in wrong) or "nothing"
-        raise typer.BadParameter(f"{shown} is not above 0 and at most 1", param_hint="--fractions")
+        raise typer.BadParameter(f"{shown} is not above 0 and at most 1", param_hint=["--fractions"])
     return tuple(shares)
 
 
@@ -117,22 +120,15 @@ def parse_heads(text: str) -> tuple[Method, ...]:
     asked = {part.strip() for part in text.split(",") if part.strip()}
     if not asked or not asked <= set(SPECULATIVE_METHODS):
         known = ", ".join(SPECULATIVE_METHODS)
-        raise typer.BadParameter(f"{text!r} is not a comma-separated list of {known}", param_hint="--heads")
+        raise typer.BadParameter(f"{text!r} is not a comma-separated list of {known}", param_hint=["--heads"])
     return tuple(method for method in SPECULATIVE_METHODS if method in asked)
 
 
-def _blocks(
-    corpus: Path, target: str | None, block_positions: int, seed: int
-) -> tuple[Corpus, list[TokenBlock], list[TokenBlock]]:
-    """The corpus with its blocks to train on and those held out, once it is known to be this target's."""
+def _blocks(corpus: Path, block_positions: int, seed: int) -> tuple[Corpus, list[TokenBlock], list[TokenBlock]]:
+    """The corpus with its blocks to train on and those held out."""
     from eagle3_demo.training.batches import make_blocks, read_corpus
 
     data = read_corpus(corpus)
-    name = target or EMBEDDED.name
-    if data.manifest["target"] != name:
-        raise UserError(
-            f"{corpus} holds answers of {data.manifest['target']}, not of {name}; give the --target it is of"
-        )
     training = make_blocks(data.training, block_positions, seed)
     held_out = make_blocks(data.held_out, block_positions, seed)[:HELD_OUT_BLOCKS]
     if not training or not held_out:
@@ -158,29 +154,45 @@ def _settings(
     return ScalingSettings(training, draft_vocab, generation, file.sha256)
 
 
+def _frozen_target(
+    corpus: Path, data: Corpus, target: str | None, device: str, precision: Precision
+) -> tuple[str, str, PreTrainedModel]:
+    """The target's name, where it is loaded from, and its model to train on, once the corpus is known to be its own."""
+    import torch
+
+    from eagle3_demo.training.frozen_target import load_frozen_target
+    from eagle3_demo.training.manifest import differing, target_identity
+
+    name = target or EMBEDDED.name
+    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    with progress_shown() as progress:
+        source = str(target or embedded_target(progress=progress))
+    model, tokenizer = load_frozen_target(source, place, precision)
+    if different := differing(data.manifest, target_identity(name, model, tokenizer)):
+        raise UserError(
+            f"{corpus} holds answers of {data.manifest['target']}, and {name} is another target (its "
+            f"{', '.join(different)} differ); give the --target that the corpus is of, or make a corpus of {name}"
+        )
+    return name, source, model
+
+
 def _prepare(
-    target: str | None,
-    device: str,
+    frozen: tuple[str, str, PreTrainedModel],
     precision: Precision,
     feature_cache: float,
     settings: ScalingSettings,
     file: PromptFile,
     out: Path,
 ) -> ScalingRun:
-    """Loads the target twice: as transformers runs it, to train on, and as the demo runs it, to measure with."""
-    import torch
-
+    """Loads the target once more, as the demo runs it, to measure with."""
     from eagle3_demo.decoding.local_engine import LocalEngine
     from eagle3_demo.models.target import TargetModel
     from eagle3_demo.training.features import TargetFeatures
-    from eagle3_demo.training.frozen_target import load_frozen_target
     from eagle3_demo.training.scaling import AcceptanceMeter, ScalingRun, shared_taps
 
-    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    name, source, model = frozen
     with progress_shown() as progress:
-        source = target or embedded_target(progress=progress)
-        engine = LocalEngine(TargetModel.load(source, device=place, progress=progress), {}, target or EMBEDDED.name)
-    model, _ = load_frozen_target(str(source), place, precision)
+        engine = LocalEngine(TargetModel.load(source, device=model.device.type, progress=progress), {}, name)
     encoded = [engine.encode([{"role": "user", "content": prompt.text}]) for prompt in file.prompts]
     taps = shared_taps(model.config.get_text_config().num_hidden_layers)
     features = TargetFeatures(model, taps, out / "features", int(feature_cache * 1e9))

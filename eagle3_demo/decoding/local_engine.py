@@ -19,7 +19,7 @@ from eagle3_demo.models.draft_head import DraftHead
 from eagle3_demo.models.embedded import embedded_target
 from eagle3_demo.models.target import TargetModel
 from eagle3_demo.presets import EMBEDDED, find_preset
-from eagle3_demo.progress import ProgressCallback
+from eagle3_demo.progress import ProgressCallback, ReadingCallback
 from eagle3_demo.settings import METHOD_NAMES, METHODS, GenerationSettings, Method
 
 
@@ -118,12 +118,13 @@ class LocalEngine:
         prompt_ids: Sequence[int],
         settings: GenerationSettings,
         cancelled: Callable[[], bool] = lambda: False,
+        reading: ReadingCallback | None = None,
     ) -> Generator[StepEvent, None, None]:
         """See `DecodingEngine.run`."""
         if self.speculation(settings).active:
             _, head = self.heads[settings.method]
-            return decode_speculatively(self.target, head, prompt_ids, settings, cancelled)
-        return decode_autoregressive(self.target, prompt_ids, settings, cancelled)
+            return decode_speculatively(self.target, head, prompt_ids, settings, cancelled, reading)
+        return decode_autoregressive(self.target, prompt_ids, settings, cancelled, reading)
 
 
 def _head_folder(source: str) -> Path:

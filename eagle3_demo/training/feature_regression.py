@@ -16,13 +16,8 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from eagle3_demo.models.eagle2 import Eagle2Config, Eagle2Head
-from eagle3_demo.training.training_time_test import (
-    Slots,
-    SoftCrossEntropy,
-    StepResult,
-    TrainingBatch,
-    supervised_slots,
-)
+from eagle3_demo.training.losses import SoftCrossEntropy
+from eagle3_demo.training.training_time_test import Slots, StepResult, TrainingBatch, supervised_slots
 
 FEATURE_WEIGHT = 1.0
 TOKEN_WEIGHT = 0.1
@@ -64,6 +59,12 @@ class FeatureRegression:
         token_loss = SoftCrossEntropy.apply(logits, target).mean()
         loss = FEATURE_WEIGHT * feature_loss + TOKEN_WEIGHT * token_loss
         return [StepResult(loss, matches, len(slots.rows))]
+
+    def valid(self, batch: TrainingBatch, steps_ahead: int = 1) -> Tensor:
+        """The supervised slots of the first step, none of later ones, int64 [steps]."""
+        counts = torch.zeros(steps_ahead, dtype=torch.long, device=batch.answer.device)
+        counts[0] = (batch.answer[:, 1:-1] & batch.answer[:, 2:]).sum()
+        return counts
 
     def _predict(self, batch: TrainingBatch, slots: Slots) -> Tensor:
         """The predicted features of the supervised slots, [slots, hidden]."""

@@ -29,14 +29,14 @@ from eagle3_demo.decoding.speculative import decode_speculatively
 from eagle3_demo.errors import UserError
 from eagle3_demo.files import write_atomically
 from eagle3_demo.models.checkpoint import load_draft_head
-from eagle3_demo.models.head import sorted_draft_ids
 from eagle3_demo.models.session import FINAL_STATE
 from eagle3_demo.models.target import TargetModel
 from eagle3_demo.settings import METHOD_NAMES, SPECULATIVE_METHODS, GenerationSettings, Method
 from eagle3_demo.training.batches import TokenBlock
 from eagle3_demo.training.feature_regression import FeatureRegression, initial_eagle2_head
 from eagle3_demo.training.features import SomeTaps, TargetFeatures
-from eagle3_demo.training.initial_head import head_config, initial_head
+from eagle3_demo.training.initial_head import HeadChoice, first_head
+from eagle3_demo.training.metrics import read_reports
 from eagle3_demo.training.trainer import Report, Trainer, TrainingSettings
 
 
@@ -233,13 +233,12 @@ class ScalingRun:
             trainer = Trainer(eagle2, source, self.settings.training, folder, loss=loss, **options)
         else:
             counts = answer_counts(blocks, self.model.config.get_text_config().vocab_size)
-            draft_ids = sorted_draft_ids(counts, self.settings.draft_vocabulary, self.always)
-            head = initial_head(self.model, head_config(self.model, self.settings.draft_vocabulary, None), draft_ids)
+            head = first_head(self.model, HeadChoice(self.settings.draft_vocabulary), counts, self.always)
             trainer = Trainer(head, SomeTaps(self.features, 0, 3), self.settings.training, folder, **options)
         yield from trainer.run(blocks, held_out)
 
     def _measure(self, method: Method, fraction: float, blocks: list[TokenBlock], folder: Path) -> None:
-        last = _held_out_reports(folder / "metrics.jsonl")[-1]
+        last = _held_out_reports(folder)[-1]
         result = {
             "method": method,
             "fraction": fraction,
@@ -261,19 +260,19 @@ def shared_taps(layers: int) -> tuple[int, int, int, int]:
     return 2, layers // 2, layers - 3, FINAL_STATE
 
 
-def learning_curve(name: str, metrics: Path) -> dict[str, Any]:
+def learning_curve(name: str, folder: Path) -> dict[str, Any]:
     """A training run's held-out acceptance by token-passes, as `curve.json` holds it.
 
     Args:
         name: how the curve is called.
-        metrics: the run's `metrics.jsonl`.
+        folder: the run folder.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: it holds no held-out reports, or damaged ones.
     """
     points = [
         {"token_passes": report["token_passes"], "acceptance": report["acceptance"]}
-        for report in _held_out_reports(metrics)
+        for report in _held_out_reports(folder)
     ]
     return {"name": name, "points": points}
 
@@ -283,18 +282,20 @@ def curves(points: Sequence[dict[str, Any]], folder: Path) -> list[dict[str, Any
     return [
         learning_curve(
             f"{METHOD_NAMES[point['method']]}, {point['answer_tokens']:,} answer tokens",
-            folder / f"{point['method']}-{point['fraction']:g}" / "metrics.jsonl",
+            folder / f"{point['method']}-{point['fraction']:g}",
         )
         for point in points
     ]
 
 
-def _held_out_reports(metrics: Path) -> list[dict[str, Any]]:
+def _held_out_reports(folder: Path) -> list[dict[str, Any]]:
     try:
-        reports = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines() if line]
-        return [report for report in reports if report["kind"] == "held_out"]
+        reports = [report for report in read_reports(folder) if report["kind"] == "held_out"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{metrics} cannot be read ({error!r}); it is written by `train` and `scaling`") from error
+        raise UserError(f"the metrics in {folder} are damaged ({error!r}); train again into another folder") from error
+    if not reports:
+        raise UserError(f"{folder} holds no held-out reports; give the folder of a `train` run that was evaluated")
+    return reports
 
 
 def _read_result(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.errors import UserError
 from eagle3_demo.ui.components import drawing
 from eagle3_demo.ui.controls import read_controls
-from eagle3_demo.ui.events import CHECK, MODEL, PLUMBING, Visitors, queue_line, refuse
+from eagle3_demo.ui.events import PLUMBING, Call, Visitors, connect_run, queue_line, reading_shown, refuse
 from eagle3_demo.ui.gallery import prompt_gallery
 from eagle3_demo.ui.markdown import literal_markdown
 from eagle3_demo.ui.recording import Recording
@@ -65,7 +65,7 @@ class ChatTab:
             return
         recording = Recording(asked.exchange.question, asked.settings.method, self.engine.speculation(asked.settings))
         session.running, session.recording = asked, recording
-        run = self.engine.run(asked.prompt_ids, asked.settings, lambda: asked.stop.thrown)
+        run = self.engine.run(asked.prompt_ids, asked.settings, lambda: asked.stop.thrown, reading_shown())
         try:
             with self.visitors.present(request.session_hash, session), closing(run):
                 for events in gather(run):
@@ -155,10 +155,12 @@ def _connect(
     waiting: gr.HTML,
 ) -> None:
     chosen = gallery.click(lambda sample: sample[0], gallery, prompt, **PLUMBING)
-    for start in (prompt.submit, chosen.then):
-        accepted = start(tab.accept, [prompt, session, *controls], [conversation, panel, prompt], **CHECK)
-        answered = accepted.success(tab.answer, session, [conversation, panel, tree], show_progress_on=waiting, **MODEL)
-        for end in (answered.success, answered.failure):
-            end(lambda: gr.Textbox(submit_btn=True, stop_btn=False), None, prompt, **PLUMBING)
-    prompt.stop(Session.stop_chat, session, None, **PLUMBING)
+    connect_run(
+        prompt,
+        starts=(prompt.submit, chosen.then),
+        begin=Call(tab.accept, [prompt, session, *controls], [conversation, panel, prompt]),
+        run=Call(tab.answer, session, [conversation, panel, tree]),
+        stop=Call(Session.stop_chat, session, None),
+        waiting=waiting,
+    )
     clear.click(tab.clear, session, [conversation, panel], **PLUMBING)

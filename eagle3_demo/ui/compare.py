@@ -16,7 +16,7 @@ from eagle3_demo.settings import Method
 from eagle3_demo.ui.comparison import Comparison
 from eagle3_demo.ui.components import drawing
 from eagle3_demo.ui.controls import read_controls
-from eagle3_demo.ui.events import MODEL, PLUMBING, Visitors, queue_line, refuse
+from eagle3_demo.ui.events import PLUMBING, Call, Visitors, connect_run, queue_line, reading_shown, refuse
 from eagle3_demo.ui.gallery import prompt_gallery
 from eagle3_demo.ui.race import alternate
 from eagle3_demo.ui.recording import Recording
@@ -55,7 +55,10 @@ class CompareTab:
         comparison = Comparison(**recordings)
         session.recording = comparison.eagle3
         race = alternate(
-            {method: self.engine.run(prompt_ids, own_settings[method], lambda: stop.thrown) for method in _SIDES}
+            {
+                method: self.engine.run(prompt_ids, own_settings[method], lambda: stop.thrown, reading_shown())
+                for method in _SIDES
+            }
         )
         try:
             with self.visitors.present(request.session_hash, session), closing(race):
@@ -91,11 +94,11 @@ def build_compare(
     board = drawing("board")
     board.show_trees(lambda: gr.Tabs(selected="trees"), None, tabs, **PLUMBING)
     chosen = gallery.click(lambda sample: sample[0], gallery, prompt, **PLUMBING)
-    for start in (prompt.submit, chosen.then):
-        started = start(tab.prepare, session, prompt, **PLUMBING)
-        compared = started.then(
-            tab.compare, [prompt, session, *controls], [board, tree], show_progress_on=waiting, **MODEL
-        )
-        for end in (compared.success, compared.failure):
-            end(lambda: gr.Textbox(submit_btn="Compare", stop_btn=False), None, prompt, **PLUMBING)
-    prompt.stop(Session.stop_comparison, session, None, **PLUMBING)
+    connect_run(
+        prompt,
+        starts=(prompt.submit, chosen.then),
+        begin=Call(tab.prepare, session, prompt),
+        run=Call(tab.compare, [prompt, session, *controls], [board, tree]),
+        stop=Call(Session.stop_comparison, session, None),
+        waiting=waiting,
+    )

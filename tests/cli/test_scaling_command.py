@@ -9,6 +9,7 @@ import pytest
 
 from eagle3_demo.cli.main import main
 from tests.tiny_pair import save_tiny_pair
+from tests.tiny_target import byte_level_tokenizer, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +96,10 @@ def test_wrong_folders_are_refused_before_anything_is_made(
     out = tmp_path / "run"
     assert main(command((target, tmp_path / "none", prompts), out)) == 1
     assert "is not a corpus" in capsys.readouterr().err
+    tiny_model(seed=9).save_pretrained(tmp_path / "other")
+    byte_level_tokenizer().save_pretrained(tmp_path / "other")
     assert main(command((tmp_path / "other", corpus, prompts), out)) == 1
-    assert str(target) in capsys.readouterr().err
+    assert "is another target" in capsys.readouterr().err
     assert main(command((target, corpus, tmp_path / "none.jsonl"), out)) == 1
     assert "none.jsonl" in capsys.readouterr().err
     assert not out.exists()

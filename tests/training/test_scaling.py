@@ -67,9 +67,12 @@ def test_a_learning_curve_holds_the_held_out_reports(tmp_path: Path) -> None:
         {"kind": "held_out", "token_passes": 9, "acceptance": [0.2, 0.1]},
     ]
     path = tmp_path / "metrics.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    curve = learning_curve("a run", path)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    curve = learning_curve("a run", tmp_path)
     assert curve == {"name": "a run", "points": [{"token_passes": 9, "acceptance": [0.2, 0.1]}]}
-    path.write_text("{", encoding="utf-8")
-    with pytest.raises(UserError, match="cannot be read"):
-        learning_curve("a run", path)
+    path.write_text("{\n", encoding="utf-8")
+    with pytest.raises(UserError, match="damaged"):
+        learning_curve("a run", tmp_path)
+    path.unlink()
+    with pytest.raises(UserError, match="no held-out"):
+        learning_curve("a run", tmp_path)

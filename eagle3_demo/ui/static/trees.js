@@ -56,7 +56,7 @@ answer.setAttribute("aria-label", "The answer up to this step");
 const controls = make("div", "step-controls");
 controls.append(previous, slider, next, position);
 scroller.append(canvas);
-body.append(title, subtitle, make("p", "strip-caption", "Tokens emitted by each step"), strip, controls, summary, scroller, detail, makeTreeLegend(), make("h4", "", "The answer so far"));
+body.append(title, subtitle, make("p", "strip-caption", "Tokens emitted by each step; the pale bar is step 0, which reads the prompt"), strip, controls, summary, scroller, detail, makeTreeLegend(), make("h4", "", "The answer so far"));
 body.append(answer, makeTable());
 root.append(empty, body);
 
@@ -137,7 +137,8 @@ function drawStrip(view) {
   const bar = (index) => `M${index + 0.1} ${tallest}v${-emitted[index]}h0.8v${emitted[index]}z`;
   strip.setAttribute("viewBox", `0 0 ${view.count} ${tallest}`);
   strip.replaceChildren(
-    makeSvg("path", { d: emitted.map((_, index) => bar(index)).join("") }),
+    makeSvg("path", { d: emitted.map((_, index) => (index ? bar(index) : "")).join("") }),
+    makeSvg("path", { d: bar(0), class: "prompt" }),
     makeSvg("path", { d: bar(state.index), class: "here" })
   );
 }
