@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from eagle3_demo.decoding.tree import DraftTree
-from eagle3_demo.models.head import Eagle3Head, HeadSession
+from eagle3_demo.models.draft_head import DraftHead
+from eagle3_demo.models.head import HeadSession
 from eagle3_demo.settings import TreeSettings
 
 
@@ -46,7 +47,7 @@ class _Pool:
 
 
 def draft_tree(
-    head: Eagle3Head,
+    head: DraftHead,
     session: HeadSession,
     embed: Callable[[Tensor], Tensor],
     root_token: int,
@@ -91,7 +92,7 @@ def draft_tree(
     return _select(pool, root_token, settings.nodes - 1)
 
 
-def _children(head: Eagle3Head, output: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _children(head: DraftHead, output: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The most probable next tokens of each row: target ids and log-probabilities, each [rows, count]."""
     logits = head.logits(output).float()
     top = logits.topk(min(count, logits.shape[-1]), -1)

@@ -12,8 +12,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from eagle3_demo.models.attention import GROUPED_ATTENTION
+from eagle3_demo.models.draft_head import DraftHead
 from eagle3_demo.models.fused_layers import FusedHeadLayer, FusedLayer, SignedRotary
-from eagle3_demo.models.head import Eagle3Head
 from eagle3_demo.models.native import native_kernels
 from eagle3_demo.models.packed_linear import LANES, Blocks, eight_bit_blocks, packed_linear
 
@@ -80,7 +80,7 @@ def _pack(model: PreTrainedModel, standard: bool, blocks: Blocks) -> None:
         parameter.data = parameter.data.clone()
 
 
-def pack_head(head: Eagle3Head) -> None:
+def pack_head(head: DraftHead) -> None:
     """Packs a float32 draft head on the CPU in place, as 8-bit blocks where its layer allows it."""
     config = head.config
     kernels, _ = native_kernels()

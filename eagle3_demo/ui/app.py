@@ -1,4 +1,4 @@
-"""The page as a whole: header, settings, three tabs. `build` needs an engine and nothing else."""
+"""The page as a whole: header, settings, four tabs. `build` needs an engine and nothing else."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from eagle3_demo.ui.controls import build_controls
 from eagle3_demo.ui.events import PLUMBING, Visitors
 from eagle3_demo.ui.session import Session
 from eagle3_demo.ui.theme import STYLE_SHEETS, page_theme
+from eagle3_demo.ui.training import build_training
 from eagle3_demo.ui.trees import build_trees, tree_drawing
 
 QUEUE_LENGTH = 20
@@ -53,6 +54,8 @@ def build(engine: DecodingEngine) -> Page:
                 build_compare(engine, visitors, session, controls, tree, tabs)
             with gr.Tab("Draft trees", id="trees"):
                 build_trees(tree, session)
+            with gr.Tab("Training", id="training"):
+                build_training()
         wide = gr.Checkbox(visible=False)
         blocks.load(
             lambda wide: gr.Sidebar(open=bool(wide)),

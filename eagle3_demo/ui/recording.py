@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3_demo.decoding.events import RunStatistics, Speculation, StepEvent
-from eagle3_demo.settings import Method
+from eagle3_demo.settings import METHOD_NAMES, Method
 from eagle3_demo.ui.steps import step_view
 
 WINDOW = 32
 """Draft trees sent at once."""
-
-METHOD_NAMES: dict[Method, str] = {"eagle3": "EAGLE-3", "autoregressive": "Autoregressive"}
 
 _ENDINGS = {
     "end_token": "the model ended the answer",
