@@ -38,12 +38,7 @@ class LocalEngine:
         self.device = target.device.type
         self.dtype = target.precision
         self.max_context = target.max_context
-
-    @property
-    def head_name(self) -> str | None:
-        """The EAGLE-3 head's name, or that of the only head there is."""
-        names = [self.heads[method][0] for method in METHODS if method in self.heads]
-        return names[0] if names else None
+        self.head_name = self._main_head()
 
     @classmethod
     def load(
@@ -88,6 +83,11 @@ class LocalEngine:
     def _take_head(self, source: str) -> None:
         head = load_draft_head(_head_folder(source), self.target)
         self.heads[head.method] = (Path(source).name, head)
+        self.head_name = self._main_head()
+
+    def _main_head(self) -> str | None:
+        """The EAGLE-3 head's name, or that of the only head there is."""
+        return next((self.heads[method][0] for method in METHODS if method in self.heads), None)
 
     def encode(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """See `DecodingEngine.encode`."""

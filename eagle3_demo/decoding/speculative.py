@@ -78,7 +78,7 @@ class Drafter:
     """
 
     def __init__(self, target: TargetModel, head: DraftHead, capacity: int, settings: TreeSettings) -> None:
-        self._embed = head.embed_tokens if hasattr(head, "embed_tokens") else target.embed
+        self._embed: Callable[[Tensor], Tensor] = getattr(head, "embed_tokens", target.embed)
         self._head, self._settings, self._device = head, settings, target.device
         self._session = HeadSession(head, capacity + settings.depth * settings.top_k)
         self._tokens: list[int] = []

@@ -36,8 +36,8 @@ from eagle3_demo.training.batches import TokenBlock
 from eagle3_demo.training.feature_regression import FeatureRegression, initial_eagle2_head
 from eagle3_demo.training.features import SomeTaps, TargetFeatures
 from eagle3_demo.training.initial_head import HeadChoice, first_head
-from eagle3_demo.training.metrics import read_reports
-from eagle3_demo.training.trainer import Report, Trainer, TrainingSettings
+from eagle3_demo.training.metrics import Report, read_reports
+from eagle3_demo.training.trainer import Trainer, TrainingSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def test_plain_float32_weights_give_transformers_greedy_tokens(
         vocabulary_size=embedded_float32.vocabulary_size,
         hidden_size=embedded_float32.hidden_size,
     )
-    engine = LocalEngine(embedded_float32, head, ("target", "head"))
+    engine = LocalEngine(embedded_float32, {"eagle3": ("head", head)}, "target")
     ends = sorted(embedded_float32.end_tokens)
     for ids in prompts(engine)[:6]:
         plain, speculated = both(engine, ids, max_new_tokens=32)
