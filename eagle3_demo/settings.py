@@ -57,14 +57,15 @@ class TreeSettings(_Settings):
     """The shape of a draft tree.
 
     Attributes:
-        depth: levels drafted below the root.
+        depth: levels drafted below the root; with `nodes = "auto"` the most levels.
         top_k: children kept for each expanded node, and nodes expanded on each level.
-        nodes: rows the target verifies at once, the root included (SGLang's `num_draft_tokens`).
+        nodes: rows the target verifies at once, the root included (SGLang's `num_draft_tokens`). `auto` chooses levels
+            and nodes by what they cost and bring, round by round; where nothing pays, it decodes plainly for a while.
     """
 
-    depth: Annotated[int, Field(ge=1, le=16)] = 3
+    depth: Annotated[int, Field(ge=1, le=16)] = 4
     top_k: Annotated[int, Field(ge=1, le=32)] = 3
-    nodes: Annotated[int, Field(ge=2, le=128)] = 6
+    nodes: Annotated[int, Field(ge=2, le=128)] | Literal["auto"] = "auto"
 
 
 class GenerationSettings(_Settings):

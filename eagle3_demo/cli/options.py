@@ -42,7 +42,9 @@ TopK = Annotated[int, typer.Option(help="Tokens kept for sampling; 0 switches it
 Seed = Annotated[int, typer.Option(help="Keys the noise of sampling.")]
 Depth = Annotated[int, typer.Option(help="Levels of the draft tree.")]
 TreeTopK = Annotated[int, typer.Option(help="Children of each expanded node of the draft tree.")]
-Nodes = Annotated[int, typer.Option(help="Rows the target verifies at once, the root included.")]
+Nodes = Annotated[
+    str, typer.Option(help="Rows the target verifies at once, the root included; auto chooses by cost, each round.")
+]
 Stop = Annotated[list[str] | None, typer.Option(help="A string that ends the answer; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

@@ -12,7 +12,7 @@ import typer
 
 from eagle3_demo.benchmark.prompts import PromptFile, read_prompt_file
 from eagle3_demo.cli.console import note, output, progress_shown
-from eagle3_demo.cli.options import DEFAULTS, Depth, MaxNewTokens, Nodes, TreeTopK, request
+from eagle3_demo.cli.options import DEFAULTS, Depth, MaxNewTokens, TreeTopK, request
 from eagle3_demo.cli.training import HELD_OUT_BLOCKS, Device, PrecisionOption, Target
 from eagle3_demo.environment import processor_name, versions
 from eagle3_demo.errors import UserError
@@ -59,7 +59,7 @@ def scaling(
     max_new_tokens: MaxNewTokens = 128,
     depth: Depth = DEFAULTS.tree.depth,
     tree_top_k: TreeTopK = DEFAULTS.tree.top_k,
-    nodes: Nodes = DEFAULTS.tree.nodes,
+    nodes: Annotated[int, typer.Option(help="Rows the target verifies at once, the root included.")] = 6,
     seed: Annotated[int, typer.Option(help="For the fractions and the order of the batches.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     device: Device = "auto",

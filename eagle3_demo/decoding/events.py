@@ -61,6 +61,7 @@ class StepEvent:
         seconds_draft, seconds_verify, seconds_commit: engine time; the prefill's is in `seconds_verify`.
         target_cache_length, draft_cache_length: positions held after this step.
         stop_reason: set on the last step.
+        choice: in words, why the tree has this shape; empty for a fixed shape.
     """
 
     index: int
@@ -73,6 +74,7 @@ class StepEvent:
     target_cache_length: int
     draft_cache_length: int
     stop_reason: StopReason | None = None
+    choice: str = ""
 
     @property
     def seconds(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import cast
 
 from huggingface_hub import snapshot_download
@@ -12,6 +13,8 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from eagle3_demo.decoding.autoregressive import decode_autoregressive
 from eagle3_demo.decoding.events import Speculation, StepEvent
 from eagle3_demo.decoding.speculative import decode_speculatively
+from eagle3_demo.decoding.tree_choice import Knowledge
+from eagle3_demo.decoding.tree_costs import measure_costs
 from eagle3_demo.errors import UserError
 from eagle3_demo.models.chat import Message, encode_chat
 from eagle3_demo.models.checkpoint import load_draft_head
@@ -38,6 +41,8 @@ class LocalEngine:
         self.device = target.device.type
         self.dtype = target.precision
         self.max_context = target.max_context
+        self._knowledge: dict[Method, Knowledge] = {}
+        self._measuring = Lock()
         self.head_name = self._main_head()
 
     @classmethod
@@ -77,6 +82,9 @@ class LocalEngine:
         for method, own_head in own_heads.items():
             if method not in loaded.heads:
                 loaded._take_head(own_head)
+        if "eagle3" in loaded.heads:
+            tell(0.97, "Timing target and head, to choose draft trees by their cost")
+            loaded._knowledge_of("eagle3")
         tell(1.0, "Ready")
         return loaded
 
@@ -84,6 +92,13 @@ class LocalEngine:
         head = load_draft_head(_head_folder(source), self.target)
         self.heads[head.method] = (Path(source).name, head)
         self.head_name = self._main_head()
+
+    def _knowledge_of(self, method: Method) -> Knowledge:
+        """What choosing trees for a method's head needs; times are measured once, when first needed."""
+        with self._measuring:
+            if method not in self._knowledge:
+                self._knowledge[method] = Knowledge(measure_costs(self.target, self.heads[method][1]))
+            return self._knowledge[method]
 
     def _main_head(self) -> str | None:
         """The EAGLE-3 head's name, or that of the only head there is."""
@@ -123,7 +138,8 @@ class LocalEngine:
         """See `DecodingEngine.run`."""
         if self.speculation(settings).active:
             _, head = self.heads[settings.method]
-            return decode_speculatively(self.target, head, prompt_ids, settings, cancelled, reading)
+            knowledge = self._knowledge_of(settings.method) if settings.tree.nodes == "auto" else None
+            return decode_speculatively(self.target, head, prompt_ids, settings, cancelled, reading, knowledge)
         return decode_autoregressive(self.target, prompt_ids, settings, cancelled, reading)
 
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Generator, Sequence
 import torch
 from torch import Tensor
 
-from eagle3_demo.decoding.drafting import draft_tree
+from eagle3_demo.decoding.drafting import Growth, draft_by_cost, draft_tree
 from eagle3_demo.decoding.events import StepEvent
 from eagle3_demo.decoding.steps import StepWriter, prefill, token_budget
 from eagle3_demo.decoding.tree import DraftTree
+from eagle3_demo.decoding.tree_choice import Knowledge, TreeChooser
+from eagle3_demo.decoding.tree_costs import measure_costs
 from eagle3_demo.decoding.verification import accept
 from eagle3_demo.models.draft_head import DraftHead
 from eagle3_demo.models.head import HeadSession
@@ -30,6 +32,7 @@ def decode_speculatively(
     settings: GenerationSettings,
     cancelled: Callable[[], bool] = lambda: False,
     reading: ReadingCallback | None = None,
+    knowledge: Knowledge | None = None,
 ) -> Generator[StepEvent, None, None]:
     """Decodes with drafted trees; emits exactly what plain decoding emits.
 
@@ -39,6 +42,7 @@ def decode_speculatively(
         prompt_ids: at least one token.
         cancelled: asked once a step; the step that hears yes is the last.
         reading: told how far a long prompt is read.
+        knowledge: what choosing trees by cost has learnt so far; only for `nodes = "auto"`.
 
     Yields:
         The prefill as step 0, then one event a target forward.
@@ -49,7 +53,11 @@ def decode_speculatively(
     budget = token_budget(target, prompt_ids, settings)
     writer = StepWriter(target, settings, budget, cancelled)
     session = target.session(len(prompt_ids) + budget, head.taps(target.default_taps))
-    drafter = Drafter(target, head, len(prompt_ids) + budget, settings.tree)
+    chooser = None
+    if settings.tree.nodes == "auto":
+        knowledge = knowledge or Knowledge(measure_costs(target, head))
+        chooser = TreeChooser(knowledge, settings.sampling.greedy)
+    drafter = Drafter(target, head, len(prompt_ids) + budget, settings.tree, chooser)
     try:
         tree, verdict, output = prefill(session, writer, prompt_ids, reading)
         drafter.learn([*prompt_ids[1:], verdict.target_token], output.taps)
@@ -64,7 +72,11 @@ def decode_speculatively(
                 kept = writer.take(tree, verdict)
                 session.commit(kept)
                 drafter.learn([*tree.tokens_along(verdict.path), verdict.target_token], output.taps, kept)
-            yield writer.event(tree, verdict, session.length, drafter.length)
+            if chooser is not None:
+                clock, drafted = writer.clock, drafter.drafted
+                chooser.served(tree, verdict.path, drafted, 1000 * clock.draft, 1000 * (clock.verify + clock.commit))
+            choice = chooser.reason if chooser is not None else ""
+            yield writer.event(tree, verdict, session.length, drafter.length, choice)
     finally:
         session.close()
 
@@ -75,12 +87,25 @@ class Drafter:
     Args:
         capacity: positions the request may reach.
         settings: the tree's shape.
+        chooser: chooses it by cost; None for a tree of fixed shape.
+
+    Attributes:
+        drafted: whether the head ran for the last tree.
     """
 
-    def __init__(self, target: TargetModel, head: DraftHead, capacity: int, settings: TreeSettings) -> None:
+    def __init__(
+        self,
+        target: TargetModel,
+        head: DraftHead,
+        capacity: int,
+        settings: TreeSettings,
+        chooser: TreeChooser | None = None,
+    ) -> None:
         self._embed: Callable[[Tensor], Tensor] = getattr(head, "embed_tokens", target.embed)
         self._head, self._settings, self._device = head, settings, target.device
         self._session = HeadSession(head, capacity + settings.depth * settings.top_k)
+        self._chooser = chooser
+        self.drafted = False
         self._tokens: list[int] = []
         self._taps: list[Tensor] = []
 
@@ -106,14 +131,19 @@ class Drafter:
     @torch.inference_mode()
     def draft(self, root_token: int, remaining: int) -> DraftTree:
         """A tree below the last emitted token, no deeper than what may still be emitted."""
+        self.drafted = self._chooser is None or not self._chooser.rests()
+        if not self.drafted:
+            return DraftTree.root(root_token)
         state = self._session.extend(self._embed(self._ids(self._tokens)), torch.cat(self._taps))
         self._tokens, self._taps = [], []
         room = self._head.config.max_position_embeddings - self._session.length
         depth = min(self._settings.depth, remaining - 1, room)
         if depth < 1:
             return DraftTree.root(root_token)
-        shape = self._settings.model_copy(update={"depth": depth})
-        return draft_tree(self._head, self._session, self._embed, root_token, state, shape)
+        growth = Growth(self._head, self._session, self._embed, state, self._settings.top_k)
+        if self._chooser is None:
+            return draft_tree(growth, root_token, self._settings, depth)
+        return draft_by_cost(growth, root_token, self._chooser, self._settings, depth)
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor(tokens, device=self._device)

@@ -101,7 +101,9 @@ class StepWriter:
             self.stop_reason = "context"
         return [0, *verdict.path][: len(self._fed.tokens)]
 
-    def event(self, tree: DraftTree, verdict: Verdict, target_length: int, draft_length: int) -> StepEvent:
+    def event(
+        self, tree: DraftTree, verdict: Verdict, target_length: int, draft_length: int, choice: str = ""
+    ) -> StepEvent:
         """The event of the verdict that was taken last; starts the next step's clock."""
         text = self._fed.text
         if self.stop_reason is None and self.cancelled():
@@ -118,6 +120,7 @@ class StepWriter:
             target_cache_length=target_length,
             draft_cache_length=draft_length,
             stop_reason=self.stop_reason,
+            choice=choice,
         )
         self._index += 1
         self.clock = StepClock()

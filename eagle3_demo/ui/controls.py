@@ -21,6 +21,9 @@ NAMES = ("method", "temperature", "top_p", "top_k", "max_new_tokens", "seed", "d
 """Settings in the order of the controls."""
 
 
+NODE_COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 60, 96, 128)
+
+
 def build_controls(engine: DecodingEngine) -> list[Component]:
     """Draws the settings; the components come in the order of `NAMES`."""
     sampling, tree = SamplingSettings(), TreeSettings()
@@ -55,8 +58,13 @@ def build_controls(engine: DecodingEngine) -> list[Component]:
         tree_top_k = gr.Slider(
             1, 32, value=tree.top_k, step=1, label="Guesses per place", info="Likeliest next tokens kept at each node."
         )
-        nodes = gr.Slider(
-            2, 128, value=tree.nodes, step=1, label="Nodes", info="Tokens the target checks in one forward pass."
+        nodes = gr.Dropdown(
+            ["auto", *map(str, NODE_COUNTS)],
+            value=str(tree.nodes),
+            allow_custom_value=True,
+            label="Nodes",
+            info="Tokens the target checks in one forward pass; auto takes what pays, round by round.",
+            elem_id="nodes",
         )
     return [method, temperature, top_p, top_k, max_new_tokens, seed, depth, tree_top_k, nodes]
 
