@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from eagle3_demo.cli import benchmark, doctor, generate, training
+from eagle3_demo.cli import benchmark, doctor, generate, training, viewer
 from eagle3_demo.cli.console import close_quietly, make_streams_forgiving
 from eagle3_demo.errors import UserError
 
@@ -31,6 +31,8 @@ for command in (
     doctor.fetch,
     training.corpus,
     training.train,
+    viewer.record_traces,
+    viewer.export_viewer,
 ):
     app.command()(command)
 

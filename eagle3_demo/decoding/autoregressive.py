@@ -44,7 +44,7 @@ def decode_autoregressive(
         tree, verdict = DraftTree.root(prompt_ids[-1]), Verdict((), token)
         with writer.clock.measure("commit"):
             writer.take(tree, verdict)
-        yield writer.event(tree, verdict, session.length, 0)
+        yield writer.event(tree, verdict, session.length, 0, output.logits)
         while writer.stop_reason is None:
             tree = DraftTree.root(token)
             with writer.clock.measure("verify"):
@@ -53,6 +53,6 @@ def decode_autoregressive(
             verdict = Verdict((), token)
             with writer.clock.measure("commit"):
                 session.commit(writer.take(tree, verdict))
-            yield writer.event(tree, verdict, session.length, 0)
+            yield writer.event(tree, verdict, session.length, 0, output.logits)
     finally:
         session.close()

@@ -55,7 +55,7 @@ def decode_speculatively(
         with writer.clock.measure("commit"):
             writer.take(tree, verdict)
         drafter.learn([*prompt_ids[1:], token], output.taps)
-        yield writer.event(tree, verdict, session.length, drafter.length)
+        yield writer.event(tree, verdict, session.length, drafter.length, output.logits)
         while writer.stop_reason is None:
             with writer.clock.measure("draft"):
                 tree = drafter.draft(verdict.target_token, writer.remaining)
@@ -66,7 +66,7 @@ def decode_speculatively(
                 kept = writer.take(tree, verdict)
                 session.commit(kept)
                 drafter.learn([*tree.tokens_along(verdict.path), verdict.target_token], output.taps, kept)
-            yield writer.event(tree, verdict, session.length, drafter.length)
+            yield writer.event(tree, verdict, session.length, drafter.length, output.logits)
     finally:
         session.close()
 

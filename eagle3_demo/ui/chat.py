@@ -7,7 +7,7 @@ answered. One run at a time uses the engine, so visitors never slow each other d
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from eagle3_demo.errors import UserError
 from eagle3_demo.ui.components import drawing
 from eagle3_demo.ui.controls import read_controls
 from eagle3_demo.ui.events import CHECK, MODEL, PLUMBING, Visitors, queue_line, refuse
+from eagle3_demo.ui.examples import Example
 from eagle3_demo.ui.gallery import prompt_gallery
 from eagle3_demo.ui.markdown import literal_markdown
 from eagle3_demo.ui.recording import Recording
@@ -55,7 +56,7 @@ class ChatTab:
             gr.Info(f"The {dropped} oldest questions no longer fit the model's context and are left out.")
         exchange = Exchange(prompt)
         session.exchanges = [*answered, exchange]
-        session.waiting = Request(exchange, prompt_ids, settings)
+        session.waiting = Request(exchange, prompt_ids, settings.model_copy(update={"explain": True}))
         return show_conversation(session), {"waiting": True}, gr.Textbox(value="", submit_btn=False, stop_btn=True)
 
     def answer(self, session: Session, request: gr.Request) -> Iterator[tuple[Any, ...]]:
@@ -63,8 +64,8 @@ class ChatTab:
         asked, session.waiting = session.waiting, None
         if asked is None:
             return
-        recording = Recording(asked.exchange.question, asked.settings.method, self.engine.speculation(asked.settings))
-        session.running, session.recording = asked, recording
+        recording = Recording(asked.exchange.question, asked.settings, self.engine.speculation(asked.settings))
+        session.running, session.recording, asked.exchange.recording = asked, recording, recording
         run = self.engine.run(asked.prompt_ids, asked.settings, lambda: asked.stop.thrown)
         try:
             with self.visitors.present(request.session_hash, session), closing(run):
@@ -73,15 +74,62 @@ class ChatTab:
                         recording.add(event)
                     asked.exchange.answer = recording.statistics.text
                     asked.exchange.note = recording.summary() if recording.finished else ""
-                    yield show_conversation(session), recording.answer_view(), recording.tree_view()
+                    yield show_conversation(session), answer_panel(session), recording.tree_view()
         finally:
             session.running = None
+
+    def retry(self, session: Session, *controls: Any) -> tuple[Any, ...]:
+        """Asks the last question again, with the settings as they are now."""
+        question = self._take_last(session)
+        return self.accept(question, session, *controls)
+
+    def edit(self, session: Session) -> tuple[Any, ...]:
+        """Takes the last question back into the box, to be changed and asked again."""
+        question = self._take_last(session)
+        return show_conversation(session), answer_panel(session), question
+
+    def _take_last(self, session: Session) -> str:
+        if session.running or session.waiting:
+            raise refuse("The last question is still being answered. Press Stop first.")
+        if not session.exchanges:
+            raise refuse("There is no question yet. Ask one first.")
+        return session.exchanges.pop().question
+
+    def show_answer(self, session: Session, event: gr.EventData) -> Any:
+        """The panel with the answer that the page asks for (`run`)."""
+        return answer_panel(session, (event._data or {}).get("run"))
+
+    def open_step(self, session: Session, event: gr.EventData) -> tuple[Any, Any]:
+        """Opens the Draft trees tab at the step of the token that was chosen."""
+        wanted = event._data or {}
+        chosen = _recording(session, wanted.get("run"))
+        if chosen is None:
+            return gr.skip(), gr.skip()
+        session.recording = chosen
+        step = wanted.get("index")
+        step = step if isinstance(step, int) else None
+        return chosen.opened(step), gr.Tabs(selected="trees")
 
     def clear(self, session: Session) -> tuple[Any, ...]:
         """Forgets the conversation, and ends the answer that is being written."""
         session.stop_chat()
         session.waiting, session.exchanges = None, []
         return [], {}
+
+
+def answer_panel(session: Session, run: object = None) -> dict[str, Any]:
+    """The panel's view of one answer of the conversation, the last one when not named, and of its neighbours."""
+    chosen = _recording(session, run)
+    if chosen is None:
+        return {}
+    numbers = [exchange.recording.number for exchange in session.exchanges if exchange.recording]
+    return chosen.answer_view() | {"answers": numbers}
+
+
+def _recording(session: Session, run: object) -> Recording | None:
+    recordings = [exchange.recording for exchange in session.exchanges if exchange.recording]
+    named = [recording for recording in recordings if recording.number == run]
+    return named[0] if named else recordings[-1] if recordings else None
 
 
 def show_conversation(session: Session) -> list[dict[str, Any]]:
@@ -105,6 +153,7 @@ def build_chat(
     controls: list[Component],
     tree: gr.HTML,
     tabs: gr.Tabs,
+    examples: Mapping[str, Example],
 ) -> None:
     """Draws the Chat tab and connects it."""
     tab = ChatTab(engine, visitors)
@@ -134,12 +183,22 @@ def build_chat(
             )
             waiting = queue_line()
             with gr.Row(elem_classes="below-prompt"):
-                gallery = prompt_gallery(prompt)
-                clear = gr.Button("New conversation", size="sm", elem_id="new-conversation", scale=0, min_width=150)
+                retry, edit, clear = (
+                    gr.Button(label, size="sm", elem_id=name, elem_classes="quiet-button", scale=0, min_width=90)
+                    for label, name in (
+                        ("Retry", "retry"),
+                        ("Edit question", "edit-question"),
+                        ("New conversation", "new-conversation"),
+                    )
+                )
+            expected = {name: example.acceptance_length for name, example in examples.items()}
+            gallery = prompt_gallery(prompt, expected, "chat-gallery")
         with gr.Column(scale=3, min_width=300):
             panel = drawing("answer")
-            panel.show_trees(lambda: gr.Tabs(selected="trees"), None, tabs, **PLUMBING)
-    _connect(tab, session, controls, conversation, prompt, panel, tree, gallery, clear, waiting)
+            panel.open_step(tab.open_step, session, [tree, tabs], **PLUMBING)
+            panel.show_answer(tab.show_answer, session, panel, **PLUMBING)
+    buttons = {"retry": retry, "edit": edit, "clear": clear}
+    _connect(tab, session, controls, conversation, prompt, panel, tree, gallery, buttons, waiting)
 
 
 def _connect(
@@ -151,14 +210,19 @@ def _connect(
     panel: gr.HTML,
     tree: gr.HTML,
     gallery: gr.Dataset,
-    clear: gr.Button,
+    buttons: Mapping[str, gr.Button],
     waiting: gr.HTML,
 ) -> None:
     chosen = gallery.click(lambda sample: sample[0], gallery, prompt, **PLUMBING)
-    for start in (prompt.submit, chosen.then):
-        accepted = start(tab.accept, [prompt, session, *controls], [conversation, panel, prompt], **CHECK)
+    shown = [conversation, panel, prompt]
+    for accepted in (
+        prompt.submit(tab.accept, [prompt, session, *controls], shown, **CHECK),
+        chosen.then(tab.accept, [prompt, session, *controls], shown, **CHECK),
+        buttons["retry"].click(tab.retry, [session, *controls], shown, **CHECK),
+    ):
         answered = accepted.success(tab.answer, session, [conversation, panel, tree], show_progress_on=waiting, **MODEL)
         for end in (answered.success, answered.failure):
             end(lambda: gr.Textbox(submit_btn=True, stop_btn=False), None, prompt, **PLUMBING)
     prompt.stop(Session.stop_chat, session, None, **PLUMBING)
-    clear.click(tab.clear, session, [conversation, panel], **PLUMBING)
+    buttons["edit"].click(tab.edit, session, shown, **CHECK)
+    buttons["clear"].click(tab.clear, session, [conversation, panel], **PLUMBING)

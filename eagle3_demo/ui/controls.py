@@ -8,7 +8,6 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.settings import GenerationSettings, SamplingSettings, TreeSettings, generation_settings
 from eagle3_demo.ui.recording import METHOD_NAMES
 
@@ -16,19 +15,19 @@ NAMES = ("method", "temperature", "top_p", "top_k", "max_new_tokens", "seed", "d
 """Settings in the order of the controls."""
 
 
-def build_controls(engine: DecodingEngine) -> list[Component]:
+def build_controls() -> list[Component]:
     """Draws the settings; the components come in the order of `NAMES`."""
     sampling, tree = SamplingSettings(), TreeSettings()
     method = gr.Radio(
         [(name, method) for method, name in METHOD_NAMES.items()],
         value="eagle3",
         label="Decoding method",
-        info="For Chat; Compare always runs both.",
+        info="For Chat; a race chooses its own two.",
     )
     max_new_tokens = gr.Slider(
         1,
-        min(1024, engine.max_context),
-        value=min(192, engine.max_context),
+        1024,
+        value=192,
         step=1,
         label="Answer limit",
         info="In tokens.",
