@@ -59,7 +59,7 @@ def main() -> None:
     scenes: tuple[Callable[[Visitor], None], ...] = (chat, compare, trees)
     for dark in (False, True):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-            visitor = Visitor(open_browser(Path(profile), 1400, 900, dark), address)
+            visitor = Visitor(open_browser(Path(profile), 1400, 900, dark), address, Path(profile))
             for scene in scenes:
                 scene(visitor)
                 time.sleep(1)

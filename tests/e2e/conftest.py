@@ -42,7 +42,7 @@ def visit(tmp_path: Path) -> Iterator[Visit]:
 
     def start(address: str, width: int = 1400, height: int = 900, dark: bool = False) -> Visitor:
         profile = tmp_path / f"profile-{len(visitors)}"
-        visitor = Visitor(open_browser(profile, width, height, dark), address)
+        visitor = Visitor(open_browser(profile, width, height, dark), address, tmp_path)
         visitors.append(visitor)
         return visitor
 

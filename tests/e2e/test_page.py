@@ -8,6 +8,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from tests.e2e.conftest import Serve, Visit
+from tests.e2e.visitor import PATIENCE
 from tests.ui.scripted import ScriptedEngine
 
 pytestmark = pytest.mark.e2e
@@ -28,7 +29,7 @@ NASTY_VISIBLE = (
 
 
 def wait_until_free(engine: ScriptedEngine) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while engine.open_runs:
         assert time.monotonic() < deadline, "the engine is still busy"
         time.sleep(0.05)
@@ -107,7 +108,7 @@ def test_stop_ends_the_answer_and_the_next_question_works(serve: Serve, visit: V
 
 
 def test_stop_ends_a_comparison(serve: Serve, visit: Visit) -> None:
-    engine = ScriptedEngine(seconds_per_step=0.05)
+    engine = ScriptedEngine(seconds_per_step=0.2)
     visitor = visit(serve(engine))
     visitor.tab("Compare")
     visitor.ask("word " * 300, "#compare-prompt")
@@ -155,11 +156,10 @@ def test_an_empty_prompt_and_a_failing_engine_give_messages(serve: Serve, visit:
         box.is_displayed()
         for box in visitor.browser.find_elements("css selector", "[data-testid=status-tracker] .error")
     )
-    visitor.click(".toast-close")
-    visitor.wait_until_gone(".toast-body")
+    visitor.close_message()
     visitor.ask("fail please")
     visitor.wait_for(".toast-body", "told to fail")
-    visitor.click(".toast-close")
+    visitor.close_message()
     engine.fail_at_step = None
     visitor.wait_for("#chat-prompt .submit-button")
     visitor.ask("work again")
@@ -171,9 +171,9 @@ def test_two_visitors_get_their_own_answers(serve: Serve, visit: Visit) -> None:
     engine = ScriptedEngine(seconds_per_step=1.0)
     address = serve(engine)
     first, second = visit(address), visit(address)
-    first.ask("I am the first visitor " * 3)
+    first.ask("I am the first visitor " * 20)
     first.wait_for(".answer .token-text .token")
-    second.ask("I am the second visitor " * 3)
+    second.ask("I am the second visitor " * 20)
     second.wait_for(".queue-line", "queue: 1/1")
     engine.seconds_per_step = 0.0
     for visitor, own, other in ((first, "first", "second"), (second, "second", "first")):
@@ -189,7 +189,7 @@ def test_a_full_queue_is_told_and_the_page_goes_on(serve: Serve, visit: Visit, m
     engine = ScriptedEngine(seconds_per_step=1.0)
     address = serve(engine)
     first, second, third = visit(address), visit(address), visit(address)
-    first.ask("word " * 100)
+    first.ask("word " * 300)
     first.wait_for(".answer .token-text .token")
     second.ask("I wait")
     second.wait_for(".queue-line", "queue: 1/1")
