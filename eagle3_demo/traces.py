@@ -127,9 +127,7 @@ def load_trace(path: Path) -> Trace:
             "record it again with `python -m eagle3_demo record-traces`"
         ) from error
     if trace.format != _FORMAT:
-        raise UserError(
-            f"the recorded run {path} has format {trace.format}, not {_FORMAT}; record it again"
-        )
+        raise UserError(f"the recorded run {path} has format {trace.format}, not {_FORMAT}; record it again")
     return trace
 
 

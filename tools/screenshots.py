@@ -13,7 +13,7 @@ from pathlib import Path
 from eagle3_demo.cli.console import progress_shown
 from eagle3_demo.engine import load_engine
 from eagle3_demo.ui.app import build
-from eagle3_demo.ui.gallery import GALLERY
+from eagle3_demo.ui.prompts import GALLERY
 from tests.e2e.visitor import Visitor, open_browser
 
 FOLDER = Path(__file__).resolve().parent.parent / "assets" / "screenshots"

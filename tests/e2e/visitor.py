@@ -85,10 +85,10 @@ class Visitor:
     def open(self, address: str) -> None:
         """Loads the page and waits until it can be used."""
         self.browser.get(address)
-        if self.browser.execute_script("return window.innerWidth > 1000"):
+        if self.browser.execute_script("return window.innerWidth > 1200"):
             # On a wide screen the settings slide in after loading; before that everything still moves.
             self.open_settings()
-        self._until("#chat-prompt textarea", lambda: self._at_rest("#chat-prompt textarea"), "does not come to rest")
+        self._until("#race-prompt textarea", lambda: self._at_rest("#race-prompt textarea"), "does not come to rest")
 
     def leave(self) -> list[str]:
         """Closes the browser; returns the errors its console holds."""
@@ -164,7 +164,8 @@ class Visitor:
         self._until(f"tab {name!r}", open_tab, "does not open")
 
     def ask(self, question: str, box: str = "#chat-prompt") -> None:
-        """Waits until a question can be sent, pastes it and sends it."""
+        """Opens the tab of the box, waits until a question can be sent, pastes it and sends it."""
+        self.tab({"#chat-prompt": "Chat", "#race-prompt": "Race"}[box])
         self._until(f"{box} .submit-button", lambda: self.find(f"{box} .submit-button").is_displayed(), "is not shown")
         self._type(f"{box} textarea", question)
         self.press(f"{box} textarea", Keys.ENTER)

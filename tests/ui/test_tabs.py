@@ -10,11 +10,11 @@ import pytest
 from eagle3_demo.settings import generation_settings
 from eagle3_demo.ui.app import QUEUE_LENGTH, build
 from eagle3_demo.ui.chat import ChatTab, show_conversation
-from eagle3_demo.ui.compare import CompareTab
 from eagle3_demo.ui.controls import NAMES, read_controls
 from eagle3_demo.ui.events import Visitors
+from eagle3_demo.ui.race import DEFAULT_RACERS, RaceTab
 from eagle3_demo.ui.session import Exchange, Session
-from eagle3_demo.ui.trees import fetch_steps
+from eagle3_demo.ui.trees import TreesTab
 from tests.ui.scripted import ScriptedEngine
 
 CONTROLS: tuple[Any, ...] = ("eagle3", 0.0, 1.0, 0, 192, 0, 3, 3, 6)
@@ -173,19 +173,19 @@ def test_clear_during_an_answer_leaves_an_empty_page() -> None:
 
 def test_a_comparison_runs_both_methods_whatever_the_chat_setting() -> None:
     engine = ScriptedEngine()
-    tab, session = CompareTab(engine, Visitors()), Session()
-    board, tree = list(tab.compare("Hi", session, REQUEST, *controls_with(method="autoregressive")))[-1]
+    tab, session = RaceTab(engine, Visitors()), Session()
+    board, tree = list(tab.race("Hi", *DEFAULT_RACERS, session, REQUEST, *controls_with(method="autoregressive")))[-1]
     assert board["verdict"]["state"] == "identical"
     assert board["speedup"] > 1
-    assert board["sides"]["autoregressive"]["numbers"]["acceptance_length"] == "1.00"
+    assert not board["sides"]["left"]["drafts"]
     assert tree["about"].startswith("EAGLE-3")
     assert engine.open_runs == 0
 
 
 def test_a_stopped_comparison_stops_both_sides() -> None:
     engine = ScriptedEngine()
-    tab, session = CompareTab(engine, Visitors()), Session()
-    running = tab.compare("one " * 100, session, REQUEST, *CONTROLS)
+    tab, session = RaceTab(engine, Visitors()), Session()
+    running = tab.race("one " * 100, *DEFAULT_RACERS, session, REQUEST, *CONTROLS)
     next(running)
     session.stop_comparison()
     board, _ = list(running)[-1]
@@ -195,27 +195,27 @@ def test_a_stopped_comparison_stops_both_sides() -> None:
 
 def test_a_comparison_stopped_while_it_waits_ends_before_it_starts() -> None:
     engine = ScriptedEngine()
-    tab, session = CompareTab(engine, Visitors()), Session()
+    tab, session = RaceTab(engine, Visitors()), Session()
     tab.prepare(session)
     session.stop_comparison()
-    list(tab.compare("one " * 100, session, REQUEST, *CONTROLS))
+    list(tab.race("one " * 100, *DEFAULT_RACERS, session, REQUEST, *CONTROLS))
     assert engine.steps_taken <= 2
     tab.prepare(session)
-    board, _ = list(tab.compare("two", session, REQUEST, *CONTROLS))[-1]
+    board, _ = list(tab.race("two", *DEFAULT_RACERS, session, REQUEST, *CONTROLS))[-1]
     assert board["verdict"]["state"] == "identical"
 
 
 def test_an_empty_comparison_is_refused() -> None:
     with pytest.raises(gr.Error, match="empty"):
-        next(CompareTab(ScriptedEngine(), Visitors()).compare("  ", Session(), REQUEST, *CONTROLS))
+        next(RaceTab(ScriptedEngine(), Visitors()).race("  ", *DEFAULT_RACERS, Session(), REQUEST, *CONTROLS))
 
 
 @pytest.mark.parametrize("asked", [{"index": 0}, {"index": 10**9}, {"index": "x"}, {}, None])
 def test_any_request_for_steps_gets_steps(asked: Any) -> None:
     tab, session = ChatTab(ScriptedEngine(), Visitors()), Session()
-    assert fetch_steps(session, gr.EventData(None, asked)) == {}
+    assert TreesTab().fetch_steps(session, gr.EventData(None, asked)) == {}
     ask(tab, session, "one")
-    assert fetch_steps(session, gr.EventData(None, asked))["steps"]
+    assert TreesTab().fetch_steps(session, gr.EventData(None, asked))["steps"]
 
 
 def test_everything_that_decodes_shares_one_place_and_nothing_is_public() -> None:
