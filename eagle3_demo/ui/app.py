@@ -11,10 +11,13 @@ import gradio as gr
 
 from eagle3_demo.background_engine import BackgroundEngine
 from eagle3_demo.engine import DecodingEngine
+from eagle3_demo.ui.api import publish
+from eagle3_demo.ui.benchmarks import build_benchmarks
 from eagle3_demo.ui.chat import build_chat
 from eagle3_demo.ui.controls import build_controls
 from eagle3_demo.ui.events import PLUMBING, Visitors
 from eagle3_demo.ui.examples import Example, load_examples
+from eagle3_demo.ui.learn import build_learn
 from eagle3_demo.ui.race import build_race
 from eagle3_demo.ui.session import Session
 from eagle3_demo.ui.static_files import STYLE_SHEETS
@@ -22,7 +25,7 @@ from eagle3_demo.ui.theme import page_theme
 from eagle3_demo.ui.trees import build_trees, tree_drawing
 
 QUEUE_LENGTH = 20
-TABS = ("race", "trees", "chat")
+TABS = ("race", "trees", "chat", "learn", "benchmarks")
 
 _PRECISIONS = {"packed16": "packed16 (16-bit weights)"}
 _OPEN_SIDEBAR_WHEN_WIDE = "() => [window.innerWidth > 1200]"
@@ -61,11 +64,16 @@ def build(engine: DecodingEngine, examples: Mapping[str, Example] | None = None)
         _follow_loading(engine, header)
         with gr.Tabs(elem_id="tabs") as tabs:
             with gr.Tab("Race", id="race"):
-                board, prompt = build_race(engine, visitors, session, controls, tree, tabs, examples)
+                race, board, prompt = build_race(engine, visitors, session, controls, tree, tabs, examples)
             with gr.Tab("Draft trees", id="trees"):
                 build_trees(tree, session, first.comparison.right if first else None)
             with gr.Tab("Chat", id="chat"):
                 build_chat(engine, visitors, session, controls, tree, tabs, examples)
+            with gr.Tab("Learn", id="learn"):
+                build_learn(race, session, tree, tabs, first)
+            with gr.Tab("Benchmarks", id="benchmarks") as benchmarks:
+                build_benchmarks(benchmarks)
+        publish(engine, examples)
         wide = gr.Checkbox(visible=False)
         blocks.load(lambda wide: gr.Sidebar(open=bool(wide)), wide, sidebar, js=_OPEN_SIDEBAR_WHEN_WIDE, **PLUMBING)
         opener = LinkOpener(examples)

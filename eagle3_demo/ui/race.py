@@ -100,8 +100,8 @@ def build_race(
     tree: gr.HTML,
     tabs: gr.Tabs,
     examples: Mapping[str, Example],
-) -> tuple[gr.HTML, gr.Textbox]:
-    """Draws the Race tab and connects it; returns the board and the prompt's box."""
+) -> tuple[RaceTab, gr.HTML, gr.Textbox]:
+    """Draws the Race tab and connects it; returns it with the board and the prompt's box."""
     tab = RaceTab(engine, visitors, examples)
     first = next(iter(examples.values()), None)
     prompt = gr.Textbox(
@@ -117,7 +117,7 @@ def build_race(
     gallery = prompt_gallery(
         prompt, {name: example.acceptance_length for name, example in examples.items()}, "race-gallery"
     )
-    with gr.Row(elem_id="racers"):
+    with gr.Accordion("Who races: plain decoding against EAGLE-3, or any two", open=False), gr.Row(elem_id="racers"):
         choices = [(racer.label, racer.name) for racer in RACERS.values()]
         left, right = (
             gr.Dropdown(choices, value=value, label=label, elem_id=f"racer-{label.lower()}", filterable=False)
@@ -135,4 +135,4 @@ def build_race(
     for end in (raced.success, raced.failure):
         end(lambda: gr.Textbox(submit_btn="Race live", stop_btn=False), None, prompt, **PLUMBING)
     prompt.stop(Session.stop_comparison, session, None, **PLUMBING)
-    return board, prompt
+    return tab, board, prompt

@@ -6,12 +6,13 @@ from pathlib import Path
 
 STATIC = Path(__file__).parent / "static"
 
-STYLE_SHEETS = [STATIC / name for name in ("page.css", "panels.css", "trees.css")]
+STYLE_SHEETS = [STATIC / name for name in ("page.css", "panels.css", "trees.css", "learn.css")]
 
 _SCRIPTS = {
     "answer": ("shared.js", "answer.js"),
     "board": ("shared.js", "player.js", "why.js", "board.js"),
-    "trees": ("shared.js", "export.js", "trees.js"),
+    "learn": ("shared.js", "tree-nodes.js", "why.js", "learn.js"),
+    "trees": ("shared.js", "tree-nodes.js", "export.js", "trees.js"),
 }
 
 

@@ -2,17 +2,14 @@
 // Recorded and finished races are replayed here from the steps' own clocks; nothing is asked of the server.
 
 const root = element.querySelector(".board");
-const ABOUT = { plain: "one token per forward pass", drafts: "guesses ahead, then checks all guesses in one pass" };
-
 const origin = make("p", "origin");
 const originMark = make("span", "origin-mark");
 const originText = make("span");
 origin.append(originMark, originText);
 
-const result = make("div", "result");
-const speedup = makeFigure("speedup", "the right side's tokens per second over the left side's");
-const acceptance = makeFigure("acceptance length", "tokens gained per forward pass of the target; plain decoding is 1");
-const saved = makeFigure("forward passes saved", "tokens that cost the target no pass of their own");
+const speedup = makeFigure("speedup", "right side's tokens per second over the left side's");
+const acceptance = makeFigure("acceptance length", "tokens per forward pass of the target; plain decoding has 1");
+const saved = makeFigure("passes saved", "tokens that cost no forward pass of their own");
 const wasted = makeFigure("guesses wasted", "drafted tokens that were checked and thrown away");
 const badge = make("details", "badge");
 const badgeHead = make("summary", "badge-head");
@@ -22,9 +19,10 @@ const badgeDetail = make("p", "badge-detail");
 badgeMark.setAttribute("aria-hidden", "true");
 badgeHead.append(badgeMark, badgeText);
 badge.append(badgeHead, badgeDetail);
-const figures = make("div", "figures");
+const figures = make("div", "result");
 figures.append(speedup.box, acceptance.box, saved.box, wasted.box);
-result.append(figures, badge);
+const headline = make("div", "headline");
+headline.append(origin, badge);
 
 const panes = make("div", "panes");
 const sides = {};
@@ -68,7 +66,7 @@ footer.append(makeLegend(), actions);
 const why = new WhyPanel();
 const status = new StatusLine();
 const player = new Player(() => drawSoon());
-root.append(origin, result, panes, player.box, footer, why.box, fairness, status.box);
+root.append(headline, figures, panes, player.box, footer, why.box, fairness, status.box);
 
 const MARKS = { running: "…", identical: "✓", different: "≠", stopped: "■" };
 const state = { view: null, run: null, sides: {}, scale: 1, wantsPlay: false, scheduled: false };
@@ -135,12 +133,11 @@ function receive() {
     const data = indexSide(view.sides[side]);
     state.sides[side] = data;
     setText(sides[side].name, data.name);
-    setText(sides[side].about, data.drafts ? `${data.label.replace(`${data.name} · `, "")}: ${ABOUT.drafts}` : ABOUT.plain);
+    setText(sides[side].about, data.drafts ? data.label.replace(`${data.name} · `, "guesses in trees of ") : "one token per forward pass");
     sides[side].text.setAttribute("aria-label", `Answer by ${data.label}, token by token`);
     sides[side].pane.classList.toggle("drafts", data.drafts);
   }
-  const ends = Object.values(state.sides).map((side) => frameAt(side, Infinity).mean || 0);
-  state.scale = Math.max(...ends, 0.001) * 1.12;
+  state.scale = 1.05 * Math.max(0.001, ...Object.values(state.sides).map(fastestMean));
   originMark.className = `origin-mark ${view.origin ? "recorded" : "live"}`;
   setText(originMark, view.origin ? "recorded run" : view.finished ? "this machine" : "live");
   setText(originText, view.origin ? view.origin.replace(/^Recorded /, "") : "decoded just now on the machine that serves this page");

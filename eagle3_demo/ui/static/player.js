@@ -46,6 +46,15 @@ function frameAt(side, time) {
   return frame;
 }
 
+// The highest mean speed a side ever showed, its first steps left out: the end of the common scale.
+function fastestMean(side) {
+  let best = 0;
+  for (let step = Math.min(8, side.clock.length - 1); step < side.clock.length; step += 1) {
+    if (step > 0) best = Math.max(best, (1000 * (side.upTo[step] - side.upTo[0])) / (side.clock[step] - side.clock[0]));
+  }
+  return best;
+}
+
 // Play, pause, half speed, step by step, and a slider over the race's time.
 class Player {
   constructor(onMove) {

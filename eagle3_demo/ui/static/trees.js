@@ -1,9 +1,6 @@
 // The draft trees of a run, one step at a time. Places come from Python; here they are only drawn.
 
 const root = element.querySelector(".trees");
-const WIDE = { column: 160, row: 40, width: 128, height: 30 };
-const NARROW = { column: 124, row: 38, width: 106, height: 28 };
-const GLYPHS = { root: "●", accepted: "✓", rejected: "✕", unreached: "", target: "★" };
 const WORDS = {
   root: "the last token before this step",
   accepted: "accepted: the target agrees",
@@ -145,9 +142,6 @@ function downloadRun(kind) {
 
 // ---- drawing
 
-const percent = (value) => (value === null || value === undefined ? "" : value < 0.005 ? "<1%" : `${Math.round(100 * value)}%`);
-const edgeWidth = (probability) => (probability === null ? 3 : 1 + 4 * probability).toFixed(1);
-
 function draw() {
   const view = state.view;
   empty.hidden = Boolean(view);
@@ -205,33 +199,12 @@ function drawTree(step) {
   const focused = canvas.contains(document.activeElement);
   state.drawn.tree = key;
   state.selected = 0;
-  const width = Math.max(...step.columns) * size.column + size.width;
-  const height = Math.max(...step.rows) * size.row + size.height;
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
   canvas.setAttribute("aria-label", `Draft tree of step ${step.index}. ${step.summary}`);
   const nodes = step.texts.map((_, node) => drawNode(step, node, size));
-  canvas.replaceChildren(drawEdges(step, size, width, height), ...nodes);
+  canvas.replaceChildren(sizedEdges(canvas, step, size), ...nodes);
   const fallen = step.statuses.indexOf("rejected");
   select(step, fallen > 0 ? fallen : step.statuses.length - 1, focused);
   scroller.scrollLeft = 0;
-}
-
-function drawEdges(step, size, width, height) {
-  const svg = makeSvg("svg", { width, height, "aria-hidden": "true" });
-  step.parents.forEach((parent, node) => {
-    if (parent < 0) return;
-    const startX = step.columns[parent] * size.column + size.width;
-    const startY = step.rows[parent] * size.row + size.height / 2;
-    const endX = step.columns[node] * size.column;
-    const endY = step.rows[node] * size.row + size.height / 2;
-    const middle = (startX + endX) / 2;
-    const curve = `M${startX} ${startY}C${middle} ${startY} ${middle} ${endY} ${endX} ${endY}`;
-    const edge = makeSvg("path", { d: curve, class: `edge ${step.statuses[node]}` });
-    edge.style.strokeWidth = edgeWidth(step.probabilities[node]);
-    svg.append(edge);
-  });
-  return svg;
 }
 
 function childrenOf(step, wanted) {
@@ -247,12 +220,7 @@ function describe(step, node) {
 }
 
 function drawNode(step, node, size) {
-  const status = step.statuses[node];
-  const box = make("div", `node ${status}`);
-  box.style.left = `${step.columns[node] * size.column}px`;
-  box.style.top = `${step.rows[node] * size.row}px`;
-  box.style.width = `${size.width}px`;
-  box.style.height = `${size.height}px`;
+  const box = nodeBox(step, node, size);
   const siblings = step.parents[node] < 0 ? [node] : childrenOf(step, step.parents[node]);
   box.setAttribute("role", "treeitem");
   box.setAttribute("aria-level", String(step.columns[node] + 1));
@@ -262,8 +230,6 @@ function drawNode(step, node, size) {
   box.title = describe(step, node);
   box.tabIndex = -1;
   box.dataset.node = String(node);
-  if (GLYPHS[status]) box.append(make("span", "glyph", GLYPHS[status]));
-  box.append(make("span", "label", step.texts[node]), make("span", "probability", percent(step.probabilities[node])));
   return box;
 }
 
