@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from eagle3_demo.decoding.events import Speculation, StepEvent
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.errors import UserError
 from eagle3_demo.progress import ProgressCallback
+from eagle3_demo.race import start_race
 from eagle3_demo.settings import GenerationSettings
 
 
@@ -114,3 +115,12 @@ class BackgroundEngine:
     ) -> Generator[StepEvent, None, None]:
         """See `DecodingEngine.run`; waits."""
         return self.wait().run(prompt_ids, settings, cancelled)
+
+    def race(
+        self,
+        prompt_ids: Sequence[int],
+        sides: Mapping[str, GenerationSettings],
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Generator[tuple[str, StepEvent], None, None]:
+        """See `eagle3_demo.race.start_race`; waits."""
+        return start_race(self.wait(), prompt_ids, sides, cancelled)

@@ -1,18 +1,49 @@
-"""Two runs on one machine, shown side by side without competing for it.
+"""Runs on one machine, shown side by side without competing for it.
 
 Only one side computes at a time: always the one whose own clock (the engine time of its steps) is behind. So at every
-moment both have used the same computing time, which is what a viewer would see on two machines.
+moment all have used the same computing time, which is what a viewer would see on two machines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from eagle3_demo.decoding.events import StepEvent
+from eagle3_demo.engine import DecodingEngine
+from eagle3_demo.settings import GenerationSettings
 
 Side = TypeVar("Side")
+
+
+@runtime_checkable
+class RacingEngine(Protocol):
+    """An engine that runs a whole race itself, because its runs cannot be interleaved from outside."""
+
+    def race(
+        self,
+        prompt_ids: Sequence[int],
+        sides: Mapping[str, GenerationSettings],
+        cancelled: Callable[[], bool],
+    ) -> Generator[tuple[str, StepEvent], None, None]:
+        """What `start_race` promises."""
+
+
+def start_race(
+    engine: DecodingEngine,
+    prompt_ids: Sequence[int],
+    sides: Mapping[str, GenerationSettings],
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Generator[tuple[str, StepEvent], None, None]:
+    """Decodes one prompt by several settings in turns; `cancelled` is asked once a step and ends every side.
+
+    Raises:
+        UserError: the prompt does not fit the context.
+    """
+    if isinstance(engine, RacingEngine):
+        return engine.race(prompt_ids, sides, cancelled)
+    return alternate({side: engine.run(prompt_ids, own, cancelled) for side, own in sides.items()})
 
 
 def alternate(runs: Mapping[Side, Generator[StepEvent, None, None]]) -> Generator[tuple[Side, StepEvent], None, None]:

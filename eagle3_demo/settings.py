@@ -44,11 +44,13 @@ class TreeSettings(_Settings):
         depth: levels drafted below the root.
         top_k: children kept for each expanded node, and nodes expanded on each level.
         nodes: rows the target verifies at once, the root included (SGLang's `num_draft_tokens`).
+        spoiled: share of the guesses that is replaced by wrong tokens, to see what a worse head does.
     """
 
     depth: Annotated[int, Field(ge=1, le=16)] = 3
     top_k: Annotated[int, Field(ge=1, le=32)] = 3
     nodes: Annotated[int, Field(ge=2, le=128)] = 6
+    spoiled: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 class GenerationSettings(_Settings):

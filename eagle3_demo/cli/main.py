@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from eagle3_demo.cli import benchmark, doctor, generate, training, viewer
+from eagle3_demo.cli import benchmark, doctor, generate, space, training, viewer
 from eagle3_demo.cli.console import close_quietly, make_streams_forgiving
 from eagle3_demo.errors import UserError
 
@@ -33,6 +33,7 @@ for command in (
     training.train,
     viewer.record_traces,
     viewer.export_viewer,
+    space.deploy_space,
 ):
     app.command()(command)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from eagle3_demo.decoding.drafting import draft_tree
 from eagle3_demo.decoding.events import StepEvent
 from eagle3_demo.decoding.sampling import pick
+from eagle3_demo.decoding.spoiling import spoil
 from eagle3_demo.decoding.steps import StepWriter, token_budget
 from eagle3_demo.decoding.tree import DraftTree
 from eagle3_demo.decoding.verification import Verdict, accept
@@ -115,7 +116,8 @@ class Drafter:
         if depth < 1:
             return DraftTree.root(root_token)
         shape = self._settings.model_copy(update={"depth": depth})
-        return draft_tree(self._head, self._session, self._embed, root_token, state, shape)
+        tree = draft_tree(self._head, self._session, self._embed, root_token, state, shape)
+        return spoil(tree, self._settings.spoiled, self._session.length)
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor(tokens, device=self._device)

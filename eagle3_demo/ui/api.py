@@ -10,26 +10,26 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
-import gradio as gr
+from gradio.events import api
 
 from eagle3_demo.decoding.events import RunStatistics, StepEvent, first_divergence
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.errors import UserError
-from eagle3_demo.race import alternate
-from eagle3_demo.settings import METHODS, GenerationSettings, generation_settings
+from eagle3_demo.race import start_race
+from eagle3_demo.settings import GenerationSettings, Method, generation_settings
+from eagle3_demo.ui.controls import limited
 from eagle3_demo.ui.events import refuse
 from eagle3_demo.ui.examples import Example
 from eagle3_demo.ui.session import Exchange, encode_conversation
 
-LONGEST = 1024
-"""New tokens that one call may ask for."""
+_COMPARED: tuple[Method, ...] = ("autoregressive", "eagle3")
 
 
 class Endpoints:
     """The functions behind the named endpoints."""
 
-    def __init__(self, engine: DecodingEngine, examples: Mapping[str, Example]) -> None:
-        self._engine, self._examples = engine, examples
+    def __init__(self, engine: DecodingEngine, examples: Mapping[str, Example], most_tokens: int) -> None:
+        self._engine, self._examples, self._most_tokens = engine, examples, most_tokens
 
     def generate(
         self,
@@ -45,7 +45,7 @@ class Endpoints:
         Args:
             prompt: what to answer.
             method: eagle3 or autoregressive.
-            max_new_tokens: exact budget of new tokens, at most 1024.
+            max_new_tokens: exact budget of new tokens; the page has a limit, 1024 unless it was set otherwise.
             temperature: 0 is greedy.
             top_p: nucleus mass; 1 switches it off.
             seed: keys the noise of sampling; the same seed gives the same answer with either method.
@@ -68,7 +68,7 @@ class Endpoints:
         Args:
             message: what the person says now.
             history: earlier messages, oldest first, as role (user or assistant, in turns) and content.
-            max_new_tokens: exact budget of new tokens, at most 1024.
+            max_new_tokens: exact budget of new tokens; the page has a limit, 1024 unless it was set otherwise.
 
         Returns:
             the figures of /generate, and history with the new message and its answer.
@@ -87,7 +87,7 @@ class Endpoints:
 
         Args:
             prompt: what to answer.
-            max_new_tokens: exact budget of new tokens, at most 1024.
+            max_new_tokens: exact budget of new tokens; the page has a limit, 1024 unless it was set otherwise.
             temperature: 0 is greedy.
             seed: keys the noise of sampling.
 
@@ -95,17 +95,17 @@ class Endpoints:
             autoregressive and eagle3 (the figures of /generate), speedup, identical, and first_divergence.
         """
         settings = self._settings(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
-        sides = {method: settings.model_copy(update={"method": method}) for method in METHODS}
+        sides = {method: settings.model_copy(update={"method": method}) for method in _COMPARED}
         prompt_ids = self._prompt([], prompt)
         events: dict[str, list[StepEvent]] = {method: [] for method in sides}
-        with closing(alternate({method: self._engine.run(prompt_ids, own) for method, own in sides.items()})) as race:
+        with closing(start_race(self._engine, prompt_ids, sides)) as race:
             for method, event in race:
                 events[method].append(event)
         runs = {method: RunStatistics.of(some) for method, some in events.items()}
         plain, fast = runs["autoregressive"], runs["eagle3"]
         different = first_divergence(plain.token_ids, fast.token_ids)
         measured = plain.tokens_per_second and fast.tokens_per_second
-        return {method: self._figures(sides[method], events[method]) for method in METHODS} | {
+        return {method: self._figures(sides[method], events[method]) for method in _COMPARED} | {
             "speedup": round(fast.tokens_per_second / plain.tokens_per_second, 3) if measured else None,
             "identical": different is None,
             "first_divergence": different,
@@ -116,7 +116,7 @@ class Endpoints:
 
         Args:
             prompt: what to answer; or the name of a recorded example, such as code, which is returned as recorded.
-            max_new_tokens: exact budget of new tokens, at most 1024.
+            max_new_tokens: exact budget of new tokens; the page has a limit, 1024 unless it was set otherwise.
 
         Returns:
             the figures of /generate, and steps: one engine event each.
@@ -133,12 +133,9 @@ class Endpoints:
 
     def _settings(self, **values: Any) -> GenerationSettings:
         try:
-            settings = generation_settings(**values)
+            return limited(generation_settings(**values), self._most_tokens)
         except UserError as error:
             raise refuse(str(error)) from error
-        if settings.max_new_tokens > LONGEST:
-            raise refuse(f"max_new_tokens = {settings.max_new_tokens} is more than {LONGEST}; ask for less")
-        return settings
 
     def _prompt(self, earlier: list[Exchange], question: str) -> list[int]:
         try:
@@ -178,8 +175,8 @@ def _exchanges(history: list[dict[str, str]]) -> list[Exchange]:
     return [Exchange(question, answer) for question, answer in zip(contents[::2], contents[1::2], strict=True)]
 
 
-def publish(engine: DecodingEngine, examples: Mapping[str, Example]) -> None:
+def publish(engine: DecodingEngine, examples: Mapping[str, Example], most_tokens: int) -> None:
     """Adds the endpoints to the page that is being built."""
-    endpoints = Endpoints(engine, examples)
+    endpoints = Endpoints(engine, examples, most_tokens)
     for function in (endpoints.generate, endpoints.chat, endpoints.compare, endpoints.trace):
-        gr.api(function, api_name=function.__name__, concurrency_id="model", concurrency_limit=1)
+        api(function, api_name=function.__name__, concurrency_id="model", concurrency_limit=1)

@@ -14,7 +14,7 @@ from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.ui.api import publish
 from eagle3_demo.ui.benchmarks import build_benchmarks
 from eagle3_demo.ui.chat import build_chat
-from eagle3_demo.ui.controls import build_controls
+from eagle3_demo.ui.controls import MOST_TOKENS, build_controls
 from eagle3_demo.ui.events import PLUMBING, Visitors
 from eagle3_demo.ui.examples import Example, load_examples
 from eagle3_demo.ui.learn import build_learn
@@ -44,12 +44,20 @@ class Page:
         return address
 
 
-def build(engine: DecodingEngine, examples: Mapping[str, Example] | None = None) -> Page:
+def build(
+    engine: DecodingEngine,
+    examples: Mapping[str, Example] | None = None,
+    *,
+    queue_length: int | None = None,
+    most_tokens: int = MOST_TOKENS,
+) -> Page:
     """The page for one engine, ready to launch.
 
     Args:
         engine: loaded, or a `BackgroundEngine` that loads while recorded runs are shown.
         examples: recorded runs in place of those of `assets/traces`.
+        queue_length: runs that may wait; `QUEUE_LENGTH` when not given. Always set, as ZeroGPU would make it 1.
+        most_tokens: new tokens that a visitor or script may ask for.
     """
     examples = load_examples() if examples is None else examples
     first = next(iter(examples.values()), None)
@@ -59,27 +67,27 @@ def build(engine: DecodingEngine, examples: Mapping[str, Example] | None = None)
         tree = tree_drawing(first.comparison.right if first else None)
         with gr.Sidebar(open=False, width=300, elem_id="settings") as sidebar:
             gr.HTML("<h2>Settings</h2>", apply_default_css=False)
-            controls = build_controls()
+            controls = build_controls(most_tokens)
         header = gr.HTML(_header(engine), apply_default_css=False, elem_id="header")
         _follow_loading(engine, header)
         with gr.Tabs(elem_id="tabs") as tabs:
             with gr.Tab("Race", id="race"):
-                race, board, prompt = build_race(engine, visitors, session, controls, tree, tabs, examples)
+                race, board, prompt = build_race(engine, visitors, session, controls, tree, tabs, examples, most_tokens)
             with gr.Tab("Draft trees", id="trees"):
                 build_trees(tree, session, first.comparison.right if first else None)
             with gr.Tab("Chat", id="chat"):
-                build_chat(engine, visitors, session, controls, tree, tabs, examples)
+                build_chat(engine, visitors, session, controls, tree, tabs, examples, most_tokens)
             with gr.Tab("Learn", id="learn"):
                 build_learn(race, session, tree, tabs, first)
             with gr.Tab("Benchmarks", id="benchmarks") as benchmarks:
                 build_benchmarks(benchmarks)
-        publish(engine, examples)
+        publish(engine, examples, most_tokens)
         wide = gr.Checkbox(visible=False)
         blocks.load(lambda wide: gr.Sidebar(open=bool(wide)), wide, sidebar, js=_OPEN_SIDEBAR_WHEN_WIDE, **PLUMBING)
         opener = LinkOpener(examples)
         blocks.load(opener.open, session, [board, tree, prompt, tabs], **PLUMBING)
         blocks.unload(visitors.leave)
-    blocks.queue(max_size=QUEUE_LENGTH)
+    blocks.queue(max_size=queue_length or QUEUE_LENGTH)
     return Page(
         blocks,
         {

@@ -18,7 +18,7 @@ from gradio.components import Component
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.errors import UserError
 from eagle3_demo.ui.components import drawing
-from eagle3_demo.ui.controls import read_controls
+from eagle3_demo.ui.controls import MOST_TOKENS, read_controls
 from eagle3_demo.ui.events import CHECK, MODEL, PLUMBING, Visitors, queue_line, refuse
 from eagle3_demo.ui.examples import Example
 from eagle3_demo.ui.gallery import prompt_gallery
@@ -40,6 +40,7 @@ class ChatTab:
 
     engine: DecodingEngine
     visitors: Visitors
+    most_tokens: int = MOST_TOKENS
 
     def accept(self, prompt: str, session: Session, *controls: Any) -> tuple[Any, ...]:
         """Checks a question and shows it; nothing changes when it is refused."""
@@ -47,7 +48,7 @@ class ChatTab:
             raise refuse("The last question is still being answered. Press Stop to ask another.")
         answered = [exchange for exchange in session.exchanges if exchange.answer]
         try:
-            settings = read_controls(controls)
+            settings = read_controls(controls, self.most_tokens)
             room = min(settings.max_new_tokens, self.engine.max_context // 4)
             prompt_ids, dropped = encode_conversation(self.engine, answered, prompt, room)
         except UserError as error:
@@ -154,9 +155,10 @@ def build_chat(
     tree: gr.HTML,
     tabs: gr.Tabs,
     examples: Mapping[str, Example],
+    most_tokens: int,
 ) -> None:
     """Draws the Chat tab and connects it."""
-    tab = ChatTab(engine, visitors)
+    tab = ChatTab(engine, visitors, most_tokens)
     with gr.Row(equal_height=False):
         with gr.Column(scale=5, min_width=300):
             conversation = gr.Chatbot(

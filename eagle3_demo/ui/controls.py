@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
+from eagle3_demo.errors import UserError
 from eagle3_demo.settings import GenerationSettings, SamplingSettings, TreeSettings, generation_settings
 from eagle3_demo.ui.recording import METHOD_NAMES
 
@@ -15,7 +16,11 @@ NAMES = ("method", "temperature", "top_p", "top_k", "max_new_tokens", "seed", "d
 """Settings in the order of the controls."""
 
 
-def build_controls() -> list[Component]:
+MOST_TOKENS = 1024
+"""New tokens that a visitor may ask for, unless the page is built with another limit."""
+
+
+def build_controls(most_tokens: int = MOST_TOKENS) -> list[Component]:
     """Draws the settings; the components come in the order of `NAMES`."""
     sampling, tree = SamplingSettings(), TreeSettings()
     method = gr.Radio(
@@ -26,8 +31,8 @@ def build_controls() -> list[Component]:
     )
     max_new_tokens = gr.Slider(
         1,
-        1024,
-        value=192,
+        most_tokens,
+        value=min(192, most_tokens),
         step=1,
         label="Answer limit",
         info="In tokens.",
@@ -55,10 +60,21 @@ def build_controls() -> list[Component]:
     return [method, temperature, top_p, top_k, max_new_tokens, seed, depth, tree_top_k, nodes]
 
 
-def read_controls(values: Sequence[Any]) -> GenerationSettings:
+def read_controls(values: Sequence[Any], most_tokens: int = MOST_TOKENS) -> GenerationSettings:
     """The settings that the controls' values mean.
 
     Raises:
-        UserError: a value is not valid; the message names it.
+        UserError: a value is not valid, or more tokens than allowed; the message names it.
     """
-    return generation_settings(**dict(zip(NAMES, values, strict=True)))
+    return limited(generation_settings(**dict(zip(NAMES, values, strict=True))), most_tokens)
+
+
+def limited(settings: GenerationSettings, most_tokens: int) -> GenerationSettings:
+    """The settings, when they keep within the page's limit.
+
+    Raises:
+        UserError: they do not.
+    """
+    if settings.max_new_tokens > most_tokens:
+        raise UserError(f"max_new_tokens = {settings.max_new_tokens} is more than {most_tokens}, this page's limit")
+    return settings

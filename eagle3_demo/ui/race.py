@@ -12,10 +12,10 @@ from gradio.components import Component
 
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.errors import UserError
-from eagle3_demo.race import alternate
+from eagle3_demo.race import start_race
 from eagle3_demo.ui.comparison import Comparison
 from eagle3_demo.ui.components import drawing
-from eagle3_demo.ui.controls import read_controls
+from eagle3_demo.ui.controls import MOST_TOKENS, read_controls
 from eagle3_demo.ui.events import MODEL, PLUMBING, Visitors, queue_line, refuse
 from eagle3_demo.ui.examples import Example
 from eagle3_demo.ui.gallery import prompt_gallery
@@ -34,6 +34,7 @@ class RaceTab:
     engine: DecodingEngine
     visitors: Visitors
     examples: Mapping[str, Example] = field(default_factory=dict)
+    most_tokens: int = MOST_TOKENS
 
     def prepare(self, session: Session) -> Any:
         """Offers Stop at once, while the race may still wait for its turn."""
@@ -45,7 +46,7 @@ class RaceTab:
     ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         """Streams both answers; yields the views of the board and of the right side's draft trees."""
         try:
-            settings = read_controls(controls)
+            settings = read_controls(controls, self.most_tokens)
             prompt_ids, _ = encode_conversation(self.engine, (), prompt, room=0)
             sides = {"left": _racer(left).applied(settings), "right": _racer(right).applied(settings)}
             speculation = {side: self.engine.speculation(own) for side, own in sides.items()}
@@ -55,7 +56,7 @@ class RaceTab:
         recordings = {side: Recording(prompt, own, speculation[side]) for side, own in sides.items()}
         comparison = session.race = Comparison(**recordings)
         session.recording = comparison.right
-        race = alternate({side: self.engine.run(prompt_ids, own, lambda: stop.thrown) for side, own in sides.items()})
+        race = start_race(self.engine, prompt_ids, sides, lambda: stop.thrown)
         try:
             with self.visitors.present(request.session_hash, session), closing(race):
                 for events in gather(race):
@@ -100,9 +101,10 @@ def build_race(
     tree: gr.HTML,
     tabs: gr.Tabs,
     examples: Mapping[str, Example],
+    most_tokens: int,
 ) -> tuple[RaceTab, gr.HTML, gr.Textbox]:
     """Draws the Race tab and connects it; returns it with the board and the prompt's box."""
-    tab = RaceTab(engine, visitors, examples)
+    tab = RaceTab(engine, visitors, examples, most_tokens)
     first = next(iter(examples.values()), None)
     prompt = gr.Textbox(
         value=first.prompt if first else "",

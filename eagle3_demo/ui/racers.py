@@ -29,5 +29,6 @@ RACERS = {
         Racer("one-guess", "EAGLE-3, one guess at a time", drafts=True, tree=TreeSettings(nodes=2, depth=1, top_k=1)),
         Racer("chain", "EAGLE-3, a chain of four", drafts=True, tree=TreeSettings(nodes=5, depth=4, top_k=1)),
         Racer("bush", "EAGLE-3, a tree too large", drafts=True, tree=TreeSettings(nodes=48, depth=6, top_k=8)),
+        Racer("spoiled", "EAGLE-3, two guesses in three spoiled", drafts=True, tree=TreeSettings(spoiled=0.67)),
     )
 }

@@ -112,7 +112,8 @@ class Recording:
         if not self.speculation.active:
             return name
         tree = self.settings.tree
-        return f"{name} · {tree.nodes} nodes, depth {tree.depth}"
+        spoiled = f", {tree.spoiled:.0%} spoiled" if tree.spoiled else ""
+        return f"{name} · {tree.nodes} nodes, depth {tree.depth}{spoiled}"
 
     def about(self) -> str:
         """How the run is decoded, in words."""

@@ -1,4 +1,4 @@
-"""Recorded races in a real browser: on the page before anything is loaded, and in the exported file without a server."""
+"""Recorded races in a real browser: on the page before a model is loaded, and in the exported file without a server."""
 
 from __future__ import annotations
 
