@@ -1,10 +1,20 @@
-"""Files that are either whole or absent."""
+"""Where files are kept between runs, and files that are either whole or absent."""
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+
+CACHE_VARIABLE = "EAGLE3_CACHE"
+
+
+def cache_directory() -> Path:
+    """What can be made again is kept in EAGLE3_CACHE, else in `eagle3-demo` in the user's cache directory."""
+    if chosen := os.environ.get(CACHE_VARIABLE):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eagle3-demo"
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter, quants
 from transformers import PreTrainedModel
 
 from tests.tiny_target import CHAT_TEMPLATE, byte_level_tokenizer, tiny_model
@@ -25,9 +25,9 @@ LAYER_NAMES = {
 }
 
 
-def write_tiny_gguf(path: Path, seed: int = 0) -> PreTrainedModel:
-    """Writes the file and returns the model whose weights it holds."""
-    model = tiny_model(seed=seed, tie_word_embeddings=True)
+def write_tiny_gguf(path: Path, seed: int = 0, quantised: bool = False, **changes: int) -> PreTrainedModel:
+    """Writes the file and returns the model whose weights it holds; quantised as the embedded target is."""
+    model = tiny_model(seed=seed, tie_word_embeddings=True, **changes)
     config = model.config
     writer = GGUFWriter(path, "llama")
     writer.add_name("tiny")
@@ -42,7 +42,7 @@ def write_tiny_gguf(path: Path, seed: int = 0) -> PreTrainedModel:
     writer.add_vocab_size(config.vocab_size)
     _add_tokenizer(writer)
     state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    writer.add_tensor("token_embd.weight", state["model.embed_tokens.weight"])
+    _add_tensor(writer, "token_embd.weight", state["model.embed_tokens.weight"], "Q8_0" if quantised else None)
     writer.add_tensor("output_norm.weight", state["model.norm.weight"])
     for layer in range(config.num_hidden_layers):
         for name, short in LAYER_NAMES.items():
@@ -50,12 +50,21 @@ def write_tiny_gguf(path: Path, seed: int = 0) -> PreTrainedModel:
             if short in ("attn_q", "attn_k"):
                 heads = config.num_attention_heads if short == "attn_q" else config.num_key_value_heads
                 weight = _interleaved(weight, heads)
-            writer.add_tensor(f"blk.{layer}.{short}.weight", weight)
+            kind = "Q4_1" if quantised and weight.ndim == 2 else None
+            _add_tensor(writer, f"blk.{layer}.{short}.weight", weight, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return model
+
+
+def _add_tensor(writer: GGUFWriter, name: str, values: np.ndarray, kind: str | None) -> None:
+    if kind is None or values.shape[1] % 32:
+        writer.add_tensor(name, values)
+    else:
+        type_ = GGMLQuantizationType[kind]
+        writer.add_tensor(name, quants.quantize(values, type_), raw_dtype=type_)
 
 
 def write_wheel(path: Path, **files: Path) -> Path:

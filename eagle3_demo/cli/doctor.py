@@ -11,7 +11,8 @@ from rich.table import Table
 from eagle3_demo.cli.console import output, print_json, progress_shown
 from eagle3_demo.cli.options import AsJson
 from eagle3_demo.environment import processor_count, processor_name, versions
-from eagle3_demo.models.embedded import cache_directory, embedded_location, embedded_target
+from eagle3_demo.files import cache_directory
+from eagle3_demo.models.embedded import embedded_location, embedded_target
 from eagle3_demo.presets import PRESETS, is_cached, obstacle, this_machine
 
 

@@ -17,7 +17,7 @@ from eagle3_demo.settings import GenerationSettings, Method, SamplingSettings, g
 DEFAULTS = GenerationSettings()
 SETTINGS = {*GenerationSettings.model_fields, *SamplingSettings.model_fields, "depth", "tree_top_k", "nodes"}
 
-DtypeName = Literal["auto", "float32", "float16", "bfloat16", "packed16"]
+DtypeName = Literal["auto", "float32", "float16", "bfloat16", "packed16", "gguf"]
 
 
 def _known_device(device: str) -> str:
@@ -32,7 +32,7 @@ PresetName = Annotated[str | None, typer.Option("--preset", help="A named pair o
 TargetId = Annotated[str | None, typer.Option("--target", help="Hub id or folder of another target.")]
 HeadPath = Annotated[str | None, typer.Option("--head", help="Hub id or folder of another draft head.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", callback=_known_device)]
-Dtype = Annotated[DtypeName, typer.Option(help="auto is packed16 on a CPU and bfloat16 on CUDA.")]
+Dtype = Annotated[DtypeName, typer.Option(help="auto is gguf or packed16 on a CPU and bfloat16 on CUDA.")]
 MaxNewTokens = Annotated[int, typer.Option(help="Exact budget of new tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopP = Annotated[float, typer.Option(help="Nucleus mass; 1 switches it off.")]

@@ -37,7 +37,7 @@ class LocalEngine:
         self.target, self.head = target, head
         self.target_name, self.head_name = names
         self.device = target.device.type
-        self.dtype = "packed16" if target.packed else str(target.dtype).removeprefix("torch.")
+        self.dtype = target.precision
         self.max_context = target.max_context
 
     @classmethod

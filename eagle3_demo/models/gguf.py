@@ -1,7 +1,8 @@
 """Turns a GGUF file into a transformers folder once, and knows whether a folder made earlier is still whole.
 
 transformers reads GGUF itself but needs half a minute for it; the converted folder loads in seconds. Weights are
-kept in float32 because Q4_1 and Q8_0 values (scale x integer + minimum) are exact in neither float16 nor bfloat16.
+kept in float32 because Q4_1 and Q8_0 values (scale x integer + minimum) are exact in neither float16 nor bfloat16,
+and once more as the file's own blocks (`gguf_blocks`), which are what the packed products read.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eagle3_demo.errors import UserError
+from eagle3_demo.models.gguf_blocks import save_blocks
 from eagle3_demo.progress import ProgressCallback
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever `convert_gguf` writes something else than before, so that old folders are rebuilt."""
 STAMP = "conversion.json"
 
@@ -76,6 +78,7 @@ def convert_gguf(source: Path, folder: Path, progress: ProgressCallback) -> None
     model.hf_quantizer, model.is_quantized = None, False
     progress(0.85, "Writing the converted model")
     model.save_pretrained(folder)
+    save_blocks(source, model, folder)
     tokenizer.save_pretrained(folder)
     _write_stamp(folder)
     progress(1.0, "Converted")

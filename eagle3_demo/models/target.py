@@ -21,13 +21,22 @@ from transformers import (
 )
 
 from eagle3_demo.errors import UserError
-from eagle3_demo.models.acceleration import LLAMA_LIKE, PackedLinear, accelerate
+from eagle3_demo.models.acceleration import LLAMA_LIKE, Blocks, accelerate
 from eagle3_demo.models.chat import end_tokens
 from eagle3_demo.models.compatibility import prove_tree, refuse_config, refuse_forward
+from eagle3_demo.models.gguf_blocks import BLOCKS_FILE, load_blocks
+from eagle3_demo.models.native import native_products
+from eagle3_demo.models.packed_linear import PackedLinear
 from eagle3_demo.models.session import TargetSession
 from eagle3_demo.progress import ProgressCallback
 
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "packed16": torch.float32}
+_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "packed16": torch.float32,
+    "gguf": torch.float32,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +48,7 @@ class TargetModel:
         end_tokens: every id that ends an answer.
         max_context: positions the model was made for.
         accelerated: in words, how it is sped up.
-        packed: whether its linear weights are packed float16.
+        precision: what its linear weights are: a dtype, `packed16` or `gguf`.
     """
 
     name: str
@@ -48,7 +57,7 @@ class TargetModel:
     config: PreTrainedConfig
     end_tokens: frozenset[int]
     accelerated: str
-    packed: bool
+    precision: str
     _token_texts: dict[int, str] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -65,8 +74,9 @@ class TargetModel:
         Args:
             source: hub id or local folder.
             device: `auto` takes CUDA when there is some.
-            dtype: `float32`, `float16`, `bfloat16`, or `packed16`: float32 maths over packed float16 weights (CPU).
-                `auto` is `packed16` on the CPU and `bfloat16` on CUDA.
+            dtype: `float32`, `float16`, `bfloat16`; on the CPU also float32 maths over smaller weights: `gguf` keeps
+                the blocks of the GGUF file that the folder was converted from, `packed16` rounds to float16. `auto`
+                is `bfloat16` on CUDA, and on the CPU `gguf` where it can be, else `packed16`.
             progress: told how far loading is.
 
         Raises:
@@ -74,7 +84,10 @@ class TargetModel:
         """
         place = _device(device)
         if dtype == "auto":
-            dtype = {"cpu": "packed16", "cuda": "bfloat16"}.get(place.type, "float32")
+            best = "packed16" if (lacking := _gguf_obstacle(source)) else "gguf"
+            dtype = {"cpu": best, "cuda": "bfloat16"}.get(place.type, "float32")
+        elif dtype == "gguf" and (lacking := _gguf_obstacle(source)):
+            raise UserError(f"dtype = 'gguf' is not possible because {lacking}; give packed16")
         if dtype not in _DTYPES:
             raise UserError(f"dtype = {dtype!r} is not one of auto, {', '.join(_DTYPES)}")
         tell: ProgressCallback = progress or (lambda fraction, doing: None)
@@ -92,13 +105,20 @@ class TargetModel:
                 "and log in to the hub if the model is gated"
             ) from error
         tell(0.7, "Preparing the weights for this machine")
-        target = cls.wrap(model.to(place), tokenizer, packed=dtype == "packed16", name=name)
+        blocks = load_blocks(Path(source), model) if dtype == "gguf" else None
+        packed = dtype in ("packed16", "gguf")
+        target = cls.wrap(model.to(place), tokenizer, packed=packed, blocks=blocks, name=name)
         tell(1.0, f"{name} is ready")
         return target
 
     @classmethod
-    def wrap(cls, model: Any, tokenizer: PreTrainedTokenizerBase, *, packed: bool, name: str) -> TargetModel:
+    def wrap(
+        cls, model: Any, tokenizer: PreTrainedTokenizerBase, *, packed: bool, name: str, blocks: Blocks | None = None
+    ) -> TargetModel:
         """Takes over a transformers causal LM: freezes it and speeds it up in place.
+
+        Args:
+            packed, blocks: see `acceleration.accelerate`.
 
         Raises:
             UserError: it cannot be tapped.
@@ -107,11 +127,18 @@ class TargetModel:
         refuse_forward(model, name)
         model.eval().requires_grad_(False)
         ends = end_tokens(model.config.get_text_config(), model.generation_config, tokenizer)
-        words = accelerate(model, packed)
-        packed = any(isinstance(module, PackedLinear) for module in model.modules())
+        words = accelerate(model, packed, blocks)
+        precision = str(model.dtype).removeprefix("torch.")
+        if any(isinstance(module, PackedLinear) for module in model.modules()):
+            precision = "gguf" if blocks else "packed16"
         if model.config.model_type not in LLAMA_LIKE:
             prove_tree(model, name)
-        return cls(name, model, tokenizer, model.config.get_text_config(), ends, words, packed)
+        return cls(name, model, tokenizer, model.config.get_text_config(), ends, words, precision)
+
+    @property
+    def packed(self) -> bool:
+        """Whether its linear weights are packed."""
+        return self.precision in ("packed16", "gguf")
 
     @property
     def hidden_size(self) -> int:
@@ -175,6 +202,13 @@ class TargetModel:
         if taps is not None and not (taps and all(0 <= layer < self.layers for layer in taps)):
             raise UserError(f"the head taps layers {list(taps)}, but {self.name} has layers 0 to {self.layers - 1}")
         return TargetSession(self.model, capacity, taps)
+
+
+def _gguf_obstacle(source: str | Path) -> str:
+    """Why the linear weights of this source cannot stay GGUF blocks; empty when they can."""
+    if not (Path(source) / BLOCKS_FILE).is_file():
+        return f"{source} was not converted from a GGUF file with Q4_1 or Q8_0 blocks"
+    return native_products()[1]
 
 
 def _device(name: str) -> torch.device:

@@ -27,7 +27,7 @@ from eagle3_demo.ui.trees import build_trees, tree_drawing
 QUEUE_LENGTH = 20
 TABS = ("race", "trees", "chat", "learn", "benchmarks")
 
-_PRECISIONS = {"packed16": "packed16 (16-bit weights)"}
+_PRECISIONS = {"packed16": "packed16 (16-bit weights)", "gguf": "gguf (the file's own 4- and 8-bit weights)"}
 _OPEN_SIDEBAR_WHEN_WIDE = "() => [window.innerWidth > 1200]"
 
 

@@ -12,8 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eagle3_demo.errors import UserError
+from eagle3_demo.files import cache_directory
 from eagle3_demo.models import embedded
-from eagle3_demo.models.embedded import cache_directory, embedded_location, embedded_target
+from eagle3_demo.models.embedded import embedded_location, embedded_target
 from eagle3_demo.models.gguf import is_whole
 from tests.tiny_gguf import write_tiny_gguf, write_wheel
 

@@ -14,7 +14,7 @@ from transformers import AutoConfig, PreTrainedModel
 
 from eagle3_demo.errors import UserError
 from eagle3_demo.models import session as session_module
-from eagle3_demo.models.acceleration import PackedLinear
+from eagle3_demo.models.packed_linear import PackedLinear
 from eagle3_demo.models.session import TREE_ROWS, TargetSession
 from eagle3_demo.models.target import TargetModel
 from tests.tiny_target import byte_level_tokenizer, tiny_model, tiny_target
