@@ -69,7 +69,7 @@ def build(
             gr.HTML("<h2>Settings</h2>", apply_default_css=False)
             controls = build_controls(most_tokens)
         header = gr.HTML(_header(engine), apply_default_css=False, elem_id="header")
-        _follow_loading(engine, header)
+        _follow_loading(engine, blocks, header)
         with gr.Tabs(elem_id="tabs") as tabs:
             with gr.Tab("Race", id="race"):
                 race, board, prompt = build_race(engine, visitors, session, controls, tree, tabs, examples, most_tokens)
@@ -122,11 +122,12 @@ class LinkOpener:
         return example.comparison.view(autoplay=True), tree, example.prompt, shown
 
 
-def _follow_loading(engine: DecodingEngine, header: gr.HTML) -> None:
+def _follow_loading(engine: DecodingEngine, blocks: gr.Blocks, header: gr.HTML) -> None:
     """Tells in the header how far loading is, until it is done."""
     if not isinstance(engine, BackgroundEngine):
         return
     timer = gr.Timer(1.0)
+    blocks.load(lambda: _header(engine), None, header, **PLUMBING)
 
     def tick() -> tuple[str, gr.Timer]:
         done = engine.state.ready or engine.state.error is not None

@@ -75,7 +75,7 @@ class ChatTab:
                         recording.add(event)
                     asked.exchange.answer = recording.statistics.text
                     asked.exchange.note = recording.summary() if recording.finished else ""
-                    yield show_conversation(session), answer_panel(session), recording.tree_view()
+                    yield show_conversation(session), answer_panel(session), session.live_trees(recording)
         finally:
             session.running = None
 

@@ -43,8 +43,8 @@ class RaceTab:
 
     def race(
         self, prompt: str, left: str, right: str, session: Session, request: gr.Request, *controls: Any
-    ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        """Streams both answers; yields the views of the board and of the right side's draft trees."""
+    ) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Streams both answers; yields the board's view and that of the draft trees of the side that is looked at."""
         try:
             settings = read_controls(controls, self.most_tokens)
             prompt_ids, _ = encode_conversation(self.engine, (), prompt, room=0)
@@ -62,7 +62,7 @@ class RaceTab:
                 for events in gather(race):
                     for side, event in events:
                         recordings[side].add(event)
-                    yield comparison.view(), comparison.right.tree_view()
+                    yield comparison.view(), session.live_trees(comparison.left, comparison.right)
         finally:
             session.comparison = None
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import gradio as gr
 
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.errors import UserError
@@ -58,6 +61,11 @@ class Session:
     comparison: StopSwitch | None = None
     race: Comparison | None = None
     recording: Recording | None = None
+
+    def live_trees(self, *growing: Recording) -> Any:
+        """The newest trees of the growing run that the Draft trees tab shows; nothing new when it shows another."""
+        shown = next((recording for recording in growing if recording is self.recording), None)
+        return shown.tree_view() if shown else gr.skip()
 
     def stop_chat(self) -> None:
         """Ends the running answer within one step, and a waiting one before it starts."""
