@@ -92,7 +92,8 @@ class Player {
   load(moments) {
     this.moments = [...new Set(moments)].sort((left, right) => left - right);
     this.length = this.moments.length ? this.moments[this.moments.length - 1] : 0;
-    this.slider.max = String(Math.ceil(this.length));
+    // A whole number of slider steps, so that its end is the end of the race.
+    this.slider.max = String(10 * Math.ceil(this.length / 10));
   }
 
   start() {
