@@ -186,7 +186,7 @@ def build_chat(
             waiting = queue_line()
             with gr.Row(elem_classes="below-prompt"):
                 retry, edit, clear = (
-                    gr.Button(label, size="sm", elem_id=name, elem_classes="quiet-button", scale=0, min_width=90)
+                    gr.Button(label, size="sm", elem_id=name, elem_classes="quiet-button", scale=0, min_width=96)
                     for label, name in (
                         ("Retry", "retry"),
                         ("Edit question", "edit-question"),
