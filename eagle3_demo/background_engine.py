@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from eagle3_demo.decoding.events import Speculation, StepEvent
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.errors import UserError
-from eagle3_demo.progress import ProgressCallback
+from eagle3_demo.progress import ProgressCallback, ReadingCallback
 from eagle3_demo.race import start_race
 from eagle3_demo.settings import GenerationSettings
 
@@ -112,15 +112,17 @@ class BackgroundEngine:
         prompt_ids: Sequence[int],
         settings: GenerationSettings,
         cancelled: Callable[[], bool] = lambda: False,
+        reading: ReadingCallback | None = None,
     ) -> Generator[StepEvent, None, None]:
         """See `DecodingEngine.run`; waits."""
-        return self.wait().run(prompt_ids, settings, cancelled)
+        return self.wait().run(prompt_ids, settings, cancelled, reading)
 
     def race(
         self,
         prompt_ids: Sequence[int],
         sides: Mapping[str, GenerationSettings],
         cancelled: Callable[[], bool] = lambda: False,
+        reading: ReadingCallback | None = None,
     ) -> Generator[tuple[str, StepEvent], None, None]:
         """See `eagle3_demo.race.start_race`; waits."""
-        return start_race(self.wait(), prompt_ids, sides, cancelled)
+        return start_race(self.wait(), prompt_ids, sides, cancelled, reading)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
 from eagle3_demo.decoding.events import Speculation, StepEvent
-from eagle3_demo.progress import ProgressCallback
+from eagle3_demo.progress import ProgressCallback, ReadingCallback
 from eagle3_demo.settings import GenerationSettings
 
 __all__ = ["DecodingEngine", "ProgressCallback", "load_engine"]
@@ -39,8 +39,13 @@ class DecodingEngine(Protocol):
         prompt_ids: Sequence[int],
         settings: GenerationSettings,
         cancelled: Callable[[], bool] = lambda: False,
+        reading: ReadingCallback | None = None,
     ) -> Generator[StepEvent, None, None]:
-        """Decodes step by step. `cancelled` is asked once a step; closing the iterator frees everything at once.
+        """Decodes step by step. Closing the iterator frees everything at once.
+
+        Args:
+            cancelled: asked once a step.
+            reading: told how far the prefill is, when the prompt is long.
 
         Raises:
             UserError: the prompt does not fit the context.

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from eagle3_demo.decoding.events import StepEvent
 from eagle3_demo.engine import DecodingEngine
+from eagle3_demo.progress import ReadingCallback
 from eagle3_demo.settings import GenerationSettings
 
 Side = TypeVar("Side")
@@ -26,6 +27,7 @@ class RacingEngine(Protocol):
         prompt_ids: Sequence[int],
         sides: Mapping[str, GenerationSettings],
         cancelled: Callable[[], bool],
+        reading: ReadingCallback | None,
     ) -> Generator[tuple[str, StepEvent], None, None]:
         """What `start_race` promises."""
 
@@ -35,15 +37,20 @@ def start_race(
     prompt_ids: Sequence[int],
     sides: Mapping[str, GenerationSettings],
     cancelled: Callable[[], bool] = lambda: False,
+    reading: ReadingCallback | None = None,
 ) -> Generator[tuple[str, StepEvent], None, None]:
-    """Decodes one prompt by several settings in turns; `cancelled` is asked once a step and ends every side.
+    """Decodes one prompt by several settings in turns.
+
+    Args:
+        cancelled: asked once a step; ends every side.
+        reading: told how far each side's prefill is, when the prompt is long.
 
     Raises:
         UserError: the prompt does not fit the context.
     """
     if isinstance(engine, RacingEngine):
-        return engine.race(prompt_ids, sides, cancelled)
-    return alternate({side: engine.run(prompt_ids, own, cancelled) for side, own in sides.items()})
+        return engine.race(prompt_ids, sides, cancelled, reading)
+    return alternate({side: engine.run(prompt_ids, own, cancelled, reading) for side, own in sides.items()})
 
 
 def alternate(runs: Mapping[Side, Generator[StepEvent, None, None]]) -> Generator[tuple[Side, StepEvent], None, None]:

@@ -12,6 +12,19 @@ Method = Literal["eagle3", "autoregressive"]
 METHODS: tuple[Method, ...] = ("eagle3", "autoregressive")
 
 
+class SettingError(UserError):
+    """A value that a setting cannot have.
+
+    Attributes:
+        name: the setting, as `generation_settings` takes it.
+        problem: the value and what is wrong with it, without the name.
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{name} = {problem}")
+        self.name, self.problem = name, problem
+
+
 class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -75,7 +88,7 @@ def generation_settings(**values: Any) -> GenerationSettings:
     """Builds settings from flat values as a person gives them: `temperature`, `depth`, `nodes`, … beside `method`.
 
     Raises:
-        UserError: a value is out of range or of another type; the message names the setting and the value.
+        SettingError: a value is out of range or of another type; the message names the setting and the value.
     """
     parts: dict[str, Any] = {"sampling": {}, "tree": {}}
     for name, value in values.items():
@@ -90,12 +103,12 @@ def generation_settings(**values: Any) -> GenerationSettings:
     try:
         return GenerationSettings.model_validate(parts)
     except ValidationError as error:
-        raise UserError(_describe(error)) from error
+        raise _refusal(error) from error
 
 
-def _describe(error: ValidationError) -> str:
+def _refusal(error: ValidationError) -> SettingError:
     first = error.errors()[0]
     group, *inner = [str(part) for part in first["loc"]]
     name = inner[0] if group in ("sampling", "tree") and inner else group
     name = "tree_top_k" if (group, name) == ("tree", "top_k") else name
-    return f"{name} = {str(first['input'])[:60]!r} is not valid: {first['msg'].lower()}"
+    return SettingError(name, f"{str(first['input'])[:60]!r} is not valid: {first['msg'].lower()}")

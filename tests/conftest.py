@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from eagle3_demo import files
 from eagle3_demo.models.embedded import embedded_target
 from eagle3_demo.models.target import TargetModel
 from tests.tiny_target import byte_level_tokenizer, metaspace_tokenizer, tiny_model, tiny_target
@@ -58,3 +61,22 @@ def embedded_float32(embedded_folder: Path) -> TargetModel:
 def embedded_reference(embedded_folder: Path) -> PreTrainedModel:
     """The embedded target as transformers runs it, in float32."""
     return AutoModelForCausalLM.from_pretrained(embedded_folder, dtype="float32").eval()
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that are written atomically find the disk full at their end; the error is that of /dev/full."""
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    replaced = files.write_atomically
+
+    def onto_full_disk(path: Path, write: Callable[[Path], object]) -> None:
+        def write_there(temporary: Path) -> None:
+            write(temporary)
+            Path("/dev/full").write_bytes(b"x")
+
+        replaced(path, write_there)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("eagle3_demo.") and getattr(module, "write_atomically", None) is replaced:
+            monkeypatch.setattr(module, "write_atomically", onto_full_disk)

@@ -13,6 +13,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.models.chat import end_tokens
+from eagle3_demo.models.loading import without_weights_bar
 from eagle3_demo.settings import GenerationSettings
 
 
@@ -84,7 +85,8 @@ class TransformersRunner:
 
     def __init__(self, source: str | Path, device: str, dtype: str) -> None:
         floating = torch.float32 if device == "cpu" else getattr(torch, dtype)
-        self.model = AutoModelForCausalLM.from_pretrained(source, dtype=floating).to(device).eval()
+        with without_weights_bar():
+            self.model = AutoModelForCausalLM.from_pretrained(source, dtype=floating).to(device).eval()
         tokenizer = AutoTokenizer.from_pretrained(source)
         self.ends = sorted(end_tokens(self.model.config, self.model.generation_config, tokenizer))
 

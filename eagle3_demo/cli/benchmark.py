@@ -10,24 +10,7 @@ import typer
 from eagle3_demo.benchmark import BENCHMARK_METHODS, PEER
 from eagle3_demo.benchmark.prompts import PromptFile, read_prompt_file
 from eagle3_demo.cli.console import note, output, progress_shown
-from eagle3_demo.cli.options import (
-    DEFAULTS,
-    Depth,
-    Device,
-    Dtype,
-    HeadPath,
-    MaxNewTokens,
-    Nodes,
-    PresetName,
-    Seed,
-    TargetId,
-    Temperature,
-    TopK,
-    TopP,
-    TreeTopK,
-    request,
-    requested_engine,
-)
+from eagle3_demo.cli.options import request, requested_engine, with_run_options
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.models.embedded import embedded_target
 from eagle3_demo.presets import EMBEDDED, find_preset
@@ -38,32 +21,20 @@ if TYPE_CHECKING:
     from eagle3_demo.benchmark.runners import Runner
 
 
+@with_run_options("stop", max_new_tokens=128)
 def benchmark(
     context: typer.Context,
     prompts: Annotated[Path, typer.Option(help="JSONL: suite, id, and turns or prompt on each line.")],
     methods: Annotated[str, typer.Option(help=f"Of {', '.join(BENCHMARK_METHODS)}.")] = "autoregressive,eagle3",
     limit: Annotated[int | None, typer.Option(min=1, help="Prompts in total, the suites taking turns.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for results.json and report.md.")] = Path("results"),
-    preset: PresetName = None,
-    target: TargetId = None,
-    head: HeadPath = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    max_new_tokens: MaxNewTokens = 128,
-    temperature: Temperature = DEFAULTS.sampling.temperature,
-    top_p: TopP = DEFAULTS.sampling.top_p,
-    top_k: TopK = DEFAULTS.sampling.top_k,
-    seed: Seed = DEFAULTS.sampling.seed,
-    depth: Depth = DEFAULTS.tree.depth,
-    tree_top_k: TreeTopK = DEFAULTS.tree.top_k,
-    nodes: Nodes = DEFAULTS.tree.nodes,
 ) -> None:
     """Measure methods against each other, interleaved prompt by prompt; write results.json and report.md."""
     names = _method_names(methods)
     settings = request(context)
     file = read_prompt_file(prompts, limit)
     engine = requested_engine(context)
-    runners = {name: _runner(name, engine, preset, target) for name in names}
+    runners = {name: _runner(name, engine, context.params["preset"], context.params["target"]) for name in names}
     results = _measure(engine, runners, file, settings)
     _report(engine, file, settings, results, out)
 
@@ -107,7 +78,7 @@ def _method_names(text: str) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names or not set(names) <= set(BENCHMARK_METHODS):
         known = ", ".join(BENCHMARK_METHODS)
-        raise typer.BadParameter(f"{text!r} is not a comma-separated list of {known}", param_hint="--methods")
+        raise typer.BadParameter(f"{text!r} is not a comma-separated list of {known}", param_hint=["--methods"])
     return names
 
 

@@ -51,9 +51,17 @@ def progress_shown() -> Iterator[ProgressCallback]:
         yield _line_reporter()
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Starting", total=1.0)
-        yield lambda fraction, doing: bar.update(task, completed=fraction, description=doing)
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("", total=1.0)
+
+    def report(fraction: float, doing: str) -> None:
+        bar.start()
+        bar.update(task, completed=fraction, description=doing)
+
+    try:
+        yield report
+    finally:
+        bar.stop()
 
 
 def _line_reporter() -> ProgressCallback:

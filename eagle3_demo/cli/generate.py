@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
 import typer
 
-from eagle3_demo.cli.console import note, output, print_json
+from eagle3_demo.cli.console import note, output, print_json, progress_shown
 from eagle3_demo.cli.options import (
     DEFAULTS,
     AsJson,
-    Depth,
-    Device,
-    Dtype,
-    HeadPath,
-    MaxNewTokens,
     MethodOption,
-    Nodes,
-    PresetName,
     Prompt,
-    Seed,
-    Stop,
-    TargetId,
-    Temperature,
-    TopK,
-    TopP,
-    TreeTopK,
     check_prompt,
     request,
     requested_engine,
+    with_run_options,
 )
 from eagle3_demo.decoding.events import RunStatistics, first_divergence
 from eagle3_demo.engine import DecodingEngine
@@ -39,24 +27,11 @@ from eagle3_demo.settings import GenerationSettings
 WARM_UP_TOKENS = 8
 
 
+@with_run_options()
 def generate(
     context: typer.Context,
     prompt: Prompt,
     method: MethodOption = DEFAULTS.method,
-    preset: PresetName = None,
-    target: TargetId = None,
-    head: HeadPath = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    max_new_tokens: MaxNewTokens = DEFAULTS.max_new_tokens,
-    temperature: Temperature = DEFAULTS.sampling.temperature,
-    top_p: TopP = DEFAULTS.sampling.top_p,
-    top_k: TopK = DEFAULTS.sampling.top_k,
-    seed: Seed = DEFAULTS.sampling.seed,
-    depth: Depth = DEFAULTS.tree.depth,
-    tree_top_k: TreeTopK = DEFAULTS.tree.top_k,
-    nodes: Nodes = DEFAULTS.tree.nodes,
-    stop: Stop = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer a prompt. The answer goes to stdout, everything else to stderr."""
@@ -70,23 +45,10 @@ def generate(
         note(f"\n{_in_words(engine, settings, statistics)}")
 
 
+@with_run_options()
 def compare(
     context: typer.Context,
     prompt: Prompt,
-    preset: PresetName = None,
-    target: TargetId = None,
-    head: HeadPath = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    max_new_tokens: MaxNewTokens = DEFAULTS.max_new_tokens,
-    temperature: Temperature = DEFAULTS.sampling.temperature,
-    top_p: TopP = DEFAULTS.sampling.top_p,
-    top_k: TopK = DEFAULTS.sampling.top_k,
-    seed: Seed = DEFAULTS.sampling.seed,
-    depth: Depth = DEFAULTS.tree.depth,
-    tree_top_k: TreeTopK = DEFAULTS.tree.top_k,
-    nodes: Nodes = DEFAULTS.tree.nodes,
-    stop: Stop = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer a prompt twice, plainly and by EAGLE-3, one after the other, and compare."""
@@ -145,7 +107,15 @@ def run_figures(engine: DecodingEngine, settings: GenerationSettings, statistics
 
 def _run(engine: DecodingEngine, prompt: str, settings: GenerationSettings, *, echo: bool = False) -> RunStatistics:
     statistics = RunStatistics()
-    for event in engine.run(engine.encode([{"role": "user", "content": prompt}]), settings):
+    ids = engine.encode([{"role": "user", "content": prompt}])
+    with progress_shown() as progress:
+
+        def reading(read: int, total: int) -> None:
+            progress(read / total, f"Reading the prompt: {read:,} of {total:,} tokens")
+
+        run = engine.run(ids, settings, reading=reading)
+        prefill = next(run)
+    for event in itertools.chain([prefill], run):
         statistics.add(event)
         if echo:
             sys.stdout.write(event.text)

@@ -52,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except typer.TyperException as error:
-        return _complain(error.format_message(), error.exit_code)
+        # Typer checks choices by pydantic, which prefixes its own messages.
+        return _complain(error.format_message().replace("Value error, ", ""), error.exit_code)
     except UserError as error:
         return _complain(str(error), 1)
     except BrokenPipeError:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import typer
-from pydantic import ValidationError
 
 from eagle3_demo.cli.console import progress_shown
 from eagle3_demo.engine import DecodingEngine, load_engine
 from eagle3_demo.errors import UserError
 from eagle3_demo.presets import find_preset
-from eagle3_demo.settings import GenerationSettings, Method, SamplingSettings, generation_settings
+from eagle3_demo.settings import GenerationSettings, Method, SamplingSettings, SettingError, generation_settings
 
 DEFAULTS = GenerationSettings()
 SETTINGS = {*GenerationSettings.model_fields, *SamplingSettings.model_fields, "depth", "tree_top_k", "nodes"}
@@ -44,6 +46,52 @@ Nodes = Annotated[int, typer.Option(help="Rows the target verifies at once, the 
 Stop = Annotated[list[str] | None, typer.Option(help="A string that ends the answer; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
+RUN_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "preset": (PresetName, None),
+    "target": (TargetId, None),
+    "head": (HeadPath, None),
+    "device": (Device, "auto"),
+    "dtype": (Dtype, "auto"),
+    "max_new_tokens": (MaxNewTokens, DEFAULTS.max_new_tokens),
+    "temperature": (Temperature, DEFAULTS.sampling.temperature),
+    "top_p": (TopP, DEFAULTS.sampling.top_p),
+    "top_k": (TopK, DEFAULTS.sampling.top_k),
+    "seed": (Seed, DEFAULTS.sampling.seed),
+    "depth": (Depth, DEFAULTS.tree.depth),
+    "tree_top_k": (TreeTopK, DEFAULTS.tree.top_k),
+    "nodes": (Nodes, DEFAULTS.tree.nodes),
+    "stop": (Stop, None),
+}
+"""What every command that decodes can be told, with the defaults."""
+
+
+def with_run_options(*left_out: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command `RUN_OPTIONS` after its own; it reads them through `request` and `requested_engine`.
+
+    Args:
+        left_out: options that the command does not have.
+        defaults: other defaults than usual.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            command(**{name: values[name] for name in own})
+
+        kind = inspect.Parameter.KEYWORD_ONLY
+        shared = [
+            inspect.Parameter(name, kind, annotation=option, default=defaults.get(name, usual))
+            for name, (option, usual) in RUN_OPTIONS.items()
+            if name not in left_out
+        ]
+        parameters = [*(parameter.replace(kind=kind) for parameter in own.values()), *shared]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
 
 def request(context: typer.Context) -> GenerationSettings:
     """Settings from those options of the running command that are settings.
@@ -55,8 +103,8 @@ def request(context: typer.Context) -> GenerationSettings:
     values["stop"] = tuple(values.get("stop") or ())
     try:
         return generation_settings(**values)
-    except UserError as error:
-        raise typer.BadParameter(str(error), param_hint=_option_of(error)) from error
+    except SettingError as error:
+        raise typer.BadParameter(error.problem, param_hint=[f"--{error.name.replace('_', '-')}"]) from error
 
 
 def check_prompt(prompt: str) -> str:
@@ -66,11 +114,11 @@ def check_prompt(prompt: str) -> str:
         typer.BadParameter: it is blank, or its bytes were no text in this system's encoding.
     """
     if not prompt.strip():
-        raise typer.BadParameter("it is empty; type something to answer", param_hint="PROMPT")
+        raise typer.BadParameter("it is empty; type something to answer", param_hint=["PROMPT"])
     try:
         prompt.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise typer.BadParameter("it is not text in this system's encoding", param_hint="PROMPT") from error
+        raise typer.BadParameter("it is not text in this system's encoding", param_hint=["PROMPT"]) from error
     return prompt
 
 
@@ -84,21 +132,11 @@ def requested_engine(context: typer.Context) -> DecodingEngine:
     names = ("preset", "target", "head", "device", "dtype")
     chosen = {name: context.params[name] for name in names}
     if chosen["preset"] and chosen["target"]:
-        raise typer.BadParameter("it names a target already; leave --target out", param_hint="--preset")
+        raise typer.BadParameter("it names a target already; leave --target out", param_hint=["--preset"])
     if chosen["preset"]:
         try:
             find_preset(chosen["preset"])
         except UserError as error:
-            raise typer.BadParameter(str(error), param_hint="--preset") from error
+            raise typer.BadParameter(str(error), param_hint=["--preset"]) from error
     with progress_shown() as progress:
         return load_engine(**chosen, progress=progress)
-
-
-def _option_of(error: UserError) -> str:
-    """The option that a refused setting came from."""
-    cause = error.__cause__
-    location = cause.errors()[0]["loc"] if isinstance(cause, ValidationError) else ()
-    if location[:1] == ("tree",) and location[1:] == ("top_k",):
-        return "--tree-top-k"
-    names = [str(part) for part in location if part not in ("sampling", "tree") and isinstance(part, str)]
-    return "--" + names[0].replace("_", "-") if names else "options"

@@ -20,7 +20,7 @@ from eagle3_demo.models.embedded import embedded_target
 from eagle3_demo.models.head import Eagle3Head
 from eagle3_demo.models.target import TargetModel
 from eagle3_demo.presets import EMBEDDED, find_preset
-from eagle3_demo.progress import ProgressCallback
+from eagle3_demo.progress import ProgressCallback, ReadingCallback
 from eagle3_demo.settings import GenerationSettings
 
 
@@ -108,11 +108,12 @@ class LocalEngine:
         prompt_ids: Sequence[int],
         settings: GenerationSettings,
         cancelled: Callable[[], bool] = lambda: False,
+        reading: ReadingCallback | None = None,
     ) -> Generator[StepEvent, None, None]:
         """See `DecodingEngine.run`."""
         if self.head is not None and self.speculation(settings).active:
-            return decode_speculatively(self.target, self.head, prompt_ids, settings, cancelled)
-        return decode_autoregressive(self.target, prompt_ids, settings, cancelled)
+            return decode_speculatively(self.target, self.head, prompt_ids, settings, cancelled, reading)
+        return decode_autoregressive(self.target, prompt_ids, settings, cancelled, reading)
 
 
 def _head_folder(source: str) -> Path:

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from eagle3_demo.decoding.drafting import draft_tree
 from eagle3_demo.decoding.events import StepEvent
-from eagle3_demo.decoding.sampling import pick
 from eagle3_demo.decoding.spoiling import spoil
-from eagle3_demo.decoding.steps import StepWriter, token_budget
+from eagle3_demo.decoding.steps import StepWriter, prefill, token_budget
 from eagle3_demo.decoding.tree import DraftTree
-from eagle3_demo.decoding.verification import Verdict, accept
+from eagle3_demo.decoding.verification import accept
 from eagle3_demo.models.head import Eagle3Head, HeadSession
 from eagle3_demo.models.target import TargetModel
+from eagle3_demo.progress import ReadingCallback
 from eagle3_demo.settings import GenerationSettings, TreeSettings
 
 
@@ -29,6 +29,7 @@ def decode_speculatively(
     prompt_ids: Sequence[int],
     settings: GenerationSettings,
     cancelled: Callable[[], bool] = lambda: False,
+    reading: ReadingCallback | None = None,
 ) -> Generator[StepEvent, None, None]:
     """Decodes with drafted trees; emits exactly what plain decoding emits.
 
@@ -37,6 +38,7 @@ def decode_speculatively(
     Args:
         prompt_ids: at least one token.
         cancelled: asked once a step; the step that hears yes is the last.
+        reading: told how far a long prompt is read.
 
     Yields:
         The prefill as step 0, then one event a target forward.
@@ -49,13 +51,8 @@ def decode_speculatively(
     session = target.session(len(prompt_ids) + budget, head.config.taps or target.default_taps)
     drafter = Drafter(target, head, len(prompt_ids) + budget, settings.tree)
     try:
-        with writer.clock.measure("verify"):
-            output = session.prefill(prompt_ids)
-            token = pick(output.logits, session.length, settings.sampling)
-        tree, verdict = DraftTree.root(prompt_ids[-1]), Verdict((), token)
-        with writer.clock.measure("commit"):
-            writer.take(tree, verdict)
-        drafter.learn([*prompt_ids[1:], token], output.taps)
+        tree, verdict, output = prefill(session, writer, prompt_ids, reading)
+        drafter.learn([*prompt_ids[1:], verdict.target_token], output.taps)
         yield writer.event(tree, verdict, session.length, drafter.length, output.logits)
         while writer.stop_reason is None:
             with writer.clock.measure("draft"):

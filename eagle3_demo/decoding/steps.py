@@ -15,11 +15,14 @@ from torch import Tensor
 
 from eagle3_demo.decoding.events import StepEvent, StopReason, TreeRecord
 from eagle3_demo.decoding.insight import likeliest, target_log_probabilities
+from eagle3_demo.decoding.sampling import pick
 from eagle3_demo.decoding.stopping import Fed, StopWatcher
 from eagle3_demo.decoding.tree import DraftTree
 from eagle3_demo.decoding.verification import Verdict, node_statuses
 from eagle3_demo.errors import UserError
+from eagle3_demo.models.session import TargetOutput, TargetSession
 from eagle3_demo.models.target import TargetModel
+from eagle3_demo.progress import ReadingCallback
 from eagle3_demo.settings import GenerationSettings
 
 
@@ -154,3 +157,23 @@ class StepWriter:
             ),
             target_tops=tuple(tuple((self.target.token_text(token), value) for token, value in top) for top in tops),
         )
+
+
+def prefill(
+    session: TargetSession, writer: StepWriter, prompt_ids: Sequence[int], reading: ReadingCallback | None
+) -> tuple[DraftTree, Verdict, TargetOutput]:
+    """Step 0 of every loop: the target reads the prompt and picks the first token; the writer takes it.
+
+    Args:
+        reading: see `TargetSession.prefill`.
+
+    Returns:
+        The tree that step 0 tells of, a lone root; the verdict with the first token; the target's output.
+    """
+    with writer.clock.measure("verify"):
+        output = session.prefill(prompt_ids, reading)
+        token = pick(output.logits, session.length, writer.settings.sampling)
+    tree, verdict = DraftTree.root(prompt_ids[-1]), Verdict((), token)
+    with writer.clock.measure("commit"):
+        writer.take(tree, verdict)
+    return tree, verdict, output

@@ -15,16 +15,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreTrainedModel
+from transformers.activations import SiLUActivation
 from transformers.masking_utils import eager_mask
 
-from eagle3_demo.models.native import native_products
-from eagle3_demo.models.packed_linear import Norm, packed_linear
+from eagle3_demo.models.cache import InPlaceCache
+from eagle3_demo.models.native import native_kernels
+from eagle3_demo.models.packed_linear import LANES, Norm, packed_linear
 
 Blocks = Mapping[nn.Linear, np.ndarray]
 
 GROUPED_ATTENTION = "eagle3_demo_grouped"
 LLAMA_LIKE = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Model types with the layout `model.{embed_tokens, rotary_emb, layers, norm}` + `lm_head` and nothing in between."""
+
+NATIVE_ROWS = 128
+"""Up to this many rows attention is one call into kernels.c; beyond, PyTorch's blocked kernels are faster."""
 
 _FLOAT16_MAX = 65504.0
 
@@ -99,10 +104,12 @@ class FusedLayer(nn.Module):
         self.output = packed_linear(attention.o_proj, blocks=blocks).forward
         self.gate_up = packed_linear(unit.gate_proj, unit.up_proj, blocks=blocks).forward
         self.down = packed_linear(unit.down_proj, blocks=blocks).forward
-        self.activation = unit.act_fn.forward
+        self.activation = None if isinstance(unit.act_fn, (nn.SiLU, SiLUActivation)) else unit.act_fn.forward
         self.input_norm = _norm(layer.input_layernorm)
         self.middle_norm = _norm(layer.post_attention_layernorm)
-        self.head_norms = None
+        kernels, _ = native_kernels()
+        self.attention = None if kernels is None or self.head_dim % LANES else kernels.attention
+        self.head_norms: tuple[Tensor, float] | None = None
         if hasattr(attention, "q_norm"):
             query, key = _norm(attention.q_norm), _norm(attention.k_norm)
             self.head_norms = torch.stack([query.weight] * heads + [key.weight] * shared)[:, None], query.epsilon
@@ -117,22 +124,56 @@ class FusedLayer(nn.Module):
     ) -> Tensor:
         """[1, n, H] -> [1, n, H], with the tables of `SignedRotary` as position embeddings."""
         assert position_embeddings is not None
-        batch, rows, _ = hidden_states.shape
-        projected = self.qkv(hidden_states, self.input_norm).view(batch, rows, -1, self.head_dim)
+        projected = self.qkv(hidden_states, self.input_norm).unflatten(-1, (-1, self.head_dim))
+        rows = projected.shape[1]
+        if self.attention is not None and isinstance(cache, InPlaceCache) and rows <= NATIVE_ROWS:
+            attended = self._attend_natively(projected, cache, position_embeddings)
+        else:
+            attended = self._attend(projected, attention_mask, cache, position_embeddings)
+        # Onto a copy: the layer's input may be tapped, and stays as it is.
+        hidden_states = self.output(attended.flatten(-2), onto=hidden_states.clone())
+        gate_up = self.gate_up(hidden_states, self.middle_norm)
+        if self.activation is None:
+            return self.down(gate_up, "silu-gated", hidden_states)
+        gate, up = gate_up.chunk(2, -1)
+        return self.down(self.activation(gate).mul_(up), onto=hidden_states)
+
+    def _attend(
+        self, projected: Tensor, mask: Tensor | None, cache: Cache | None, rotary: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """[1, n, heads + 2 * key-value heads, d] to [1, n, heads, d], in PyTorch's operations."""
         rotating, value = projected.transpose(1, 2).split(self.parts, 1)
         if self.head_norms is not None:
-            weight, epsilon = self.head_norms
-            rotating = F.rms_norm(rotating, (self.head_dim,), None, epsilon) * weight
-        cos, sin = position_embeddings
+            rotating = self._normed_heads(rotating)
+        cos, sin = rotary
         rotated = torch.addcmul(rotating * cos, rotating.roll(self.head_dim // 2, -1), sin)
         query, key = rotated.split(self.rotated_parts, 1)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
-        attended, _ = grouped_attention(self, query, key, value, attention_mask, self.scaling)
-        # Onto a copy: the layer's input may be tapped, and stays as it is.
-        hidden_states = self.output(attended.reshape(batch, rows, -1), onto=hidden_states.clone())
-        gate, up = self.gate_up(hidden_states, self.middle_norm).chunk(2, -1)
-        return self.down(self.activation(gate).mul_(up), onto=hidden_states)
+        return grouped_attention(self, query, key, value, mask, self.scaling)[0]
+
+    def _attend_natively(self, projected: Tensor, cache: InPlaceCache, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        """The same by one call into kernels.c."""
+        assert self.attention is not None
+        heads, shared = self.rotated_parts
+        if self.head_norms is not None:
+            rotating = self._normed_heads(projected[:, :, : heads + shared].transpose(1, 2)).transpose(1, 2)
+            projected = torch.cat([rotating, projected[:, :, heads + shared :]], 2)
+        rows = projected.shape[1]
+        attended = projected.new_empty(1, rows, heads, self.head_dim)
+        keys, values = cache.addresses(self.layer_idx, projected[:, :, :shared].transpose(1, 2))
+        visible = None if cache.visible is None else cache.visible.data_ptr()
+        where = (projected.data_ptr(), rotary[0].data_ptr(), rotary[1].data_ptr(), keys, values, visible)
+        sizes = (rows, heads, shared, self.head_dim, cache.length, cache.rows)
+        if self.attention(*where, attended.data_ptr(), *sizes, self.scaling, torch.get_num_threads()):
+            raise MemoryError(f"no memory for attention over {cache.length + rows} rows")
+        return attended
+
+    def _normed_heads(self, rotating: Tensor) -> Tensor:
+        """Qwen3's norms of queries and keys: [1, heads, n, d] to the same."""
+        assert self.head_norms is not None
+        weight, epsilon = self.head_norms
+        return F.rms_norm(rotating, (self.head_dim,), None, epsilon) * weight
 
 
 class SignedRotary(nn.Module):
@@ -170,15 +211,15 @@ def accelerate(model: PreTrainedModel, packed: bool, blocks: Blocks | None = Non
         parts.append("grouped attention over an in-place cache")
     else:
         parts.append(f"in-place cache; attention as transformers computes it for {model.config.model_type}")
-    product, lacking = native_products()
-    if packed and (obstacle := _packing_obstacle(model, product is None)):
+    kernels, lacking = native_kernels()
+    if packed and (obstacle := _packing_obstacle(model, kernels is None)):
         parts.append(f"plain {model.dtype} weights because {obstacle}".replace("torch.", ""))
     elif packed:
         _pack(model, standard, blocks or {})
         fused = ", query-key-value and gate-up fused" if standard else ""
         form = "the GGUF file's own 4- and 8-bit blocks" if blocks else "float16 packed weights"
-        kernels = "compiled for this processor" if product is not None else f"FBGEMM kernels because {lacking}"
-        parts.append(f"{form} with float32 maths, {kernels}{fused}")
+        means = "compiled for this processor" if kernels is not None else f"FBGEMM kernels because {lacking}"
+        parts.append(f"{form} with float32 maths, {means}{fused}")
     else:
         parts.append(f"plain {model.dtype} weights".replace("torch.", ""))
     return "; ".join(parts)

@@ -27,13 +27,17 @@ class InPlaceCache(Cache):
         super().__init__(layers=[DynamicLayer() for _ in range(layers)])
         self.rows = rows
         self.length = 0
+        self.visible: Tensor | None = None
         self._width = 0
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
         self._views: list[tuple[Tensor, ...]] = []
 
-    def open(self, width: int) -> None:
+    def open(self, width: int, visible: Tensor | None) -> None:
         """Makes room for the `width` rows of the next forward, right after the committed ones.
+
+        Args:
+            visible: bool [width, width], which of the new rows each sees; None for a single row.
 
         Raises:
             ValueError: the buffers are too small.
@@ -41,6 +45,7 @@ class InPlaceCache(Cache):
         if self.length + width > self.rows:
             raise ValueError(f"{self.length} committed + {width} new rows do not fit a cache of {self.rows} rows")
         self._width = width
+        self.visible = None if visible is None else visible.contiguous()
         if self._keys is not None and self._values is not None:
             self._slice(self._keys, self._values)
 
@@ -52,16 +57,31 @@ class InPlaceCache(Cache):
         Args:
             key_states, value_states: [1, key-value heads, width, head size].
         """
-        if self._keys is None or self._values is None:
-            self._keys, self._values = (
-                state.new_empty(len(self.layers), *state.shape[:2], self.rows, state.shape[3])
-                for state in (key_states, value_states)
-            )
-            self._slice(self._keys, self._values)
+        if self._keys is None:
+            self._allocate(key_states, value_states)
         new_keys, new_values, keys, values = self._views
         new_keys[layer_idx].copy_(key_states)
         new_values[layer_idx].copy_(value_states)
         return keys[layer_idx], values[layer_idx]
+
+    def addresses(self, layer_idx: int, states: Tensor) -> tuple[int, int]:
+        """Where one layer's keys and values lie in memory, [key-value heads, rows, head size] each.
+
+        Args:
+            states: [1, key-value heads, any, head size], what the buffers are to be made for.
+        """
+        if self._keys is None or self._values is None:
+            self._allocate(states, states)
+        assert self._keys is not None and self._values is not None
+        offset = layer_idx * self._keys.stride(0) * self._keys.element_size()
+        return self._keys.data_ptr() + offset, self._values.data_ptr() + offset
+
+    def _allocate(self, key_states: Tensor, value_states: Tensor) -> None:
+        self._keys, self._values = (
+            state.new_empty(len(self.layers), *state.shape[:2], self.rows, state.shape[3])
+            for state in (key_states, value_states)
+        )
+        self._slice(self._keys, self._values)
 
     def _slice(self, keys: Tensor, values: Tensor) -> None:
         """Cuts the views of every layer at once: one call each for thirty layers, instead of four a layer."""

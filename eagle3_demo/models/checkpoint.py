@@ -143,5 +143,8 @@ def _check_tensors(found: dict[str, torch.Tensor], expected: dict[str, torch.Ten
     for name, tensor in expected.items():
         if found[name].shape != tensor.shape:
             raise UserError(f"{path}: {name} has shape {tuple(found[name].shape)}, expected {tuple(tensor.shape)}")
+        if tensor.is_floating_point() and not found[name].is_floating_point():
+            kind = str(found[name].dtype).removeprefix("torch.")
+            raise UserError(f"{path}: {name} holds {kind} values; only floating-point weights can be run")
         if found[name].is_floating_point() and not found[name].isfinite().all():
             raise UserError(f"{path}: {name} holds values that are not finite")

@@ -18,7 +18,7 @@ from torch import nn
 BLOCKS_FILE = "blocks.safetensors"
 BLOCK = 32
 Q4_1, Q8_0 = 0, 1
-"""Format numbers of products.c."""
+"""Format numbers of kernels.c."""
 _BYTES = {Q4_1: 20, Q8_0: 34}
 
 

@@ -1,7 +1,7 @@
-"""Compiles `products.c` for this very processor, once, and calls it through ctypes.
+"""Compiles `kernels.c` for this very processor, once, and calls it through ctypes.
 
 Needs a C compiler (CC, cc, gcc or clang) that knows OpenMP and GCC's vector extensions. Where there is none, or
-EAGLE3_NATIVE=off, `native_products` says why, and PyTorch's own packed kernels do the work.
+EAGLE3_NATIVE=off, `native_kernels` says why, and PyTorch's own packed kernels do the work.
 """
 
 from __future__ import annotations
@@ -15,21 +15,27 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from eagle3_demo.files import cache_directory, write_atomically
 
-SOURCE = Path(__file__).with_name("products.c")
+SOURCE = Path(__file__).with_name("kernels.c")
 SWITCH_VARIABLE = "EAGLE3_NATIVE"
 # No -fopenmp when linking: the calls find the OpenMP that PyTorch has loaded, and share its threads.
 _COMPILE = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-c")
 _LINK = ("-shared",)
 
-Product = Callable[..., int]
+
+class Kernels(NamedTuple):
+    """The functions of kernels.c, which describes their arguments; both return 0, or 1 when there is no memory."""
+
+    product: Callable[..., int]
+    attention: Callable[..., int]
 
 
 @functools.cache
-def native_products() -> tuple[Product | None, str]:
-    """The compiled `product` of products.c and an empty string, or None and why there is none.
+def native_kernels() -> tuple[Kernels | None, str]:
+    """The compiled functions of kernels.c and an empty string, or None and why there is none.
 
     The first call on a machine compiles for some seconds and keeps the library in the cache directory.
     """
@@ -39,16 +45,16 @@ def native_products() -> tuple[Product | None, str]:
     if compiler is None:
         return None, "there is no C compiler (install gcc or clang)"
     try:
-        library = _library(compiler)
-        product = ctypes.PyDLL(str(library)).product
+        library = ctypes.PyDLL(str(_library(compiler)))
+        product, attention = library.product, library.attention
     except subprocess.CalledProcessError as error:
         return None, f"{compiler} could not compile {SOURCE.name} ({error.stderr.strip().splitlines()[-1:]})"
     except (OSError, AttributeError) as error:
         return None, f"the compiled {SOURCE.name} cannot be used ({error})"
-    pointer, integer = ctypes.c_void_p, ctypes.c_int
-    product.argtypes = [integer, pointer, pointer, pointer, ctypes.c_float, pointer, *[integer] * 5]
-    product.restype = integer
-    return product, ""
+    pointer, integer, number = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
+    product.argtypes = [integer, pointer, integer, pointer, pointer, number, pointer, *[integer] * 5]
+    attention.argtypes = [*[pointer] * 7, *[integer] * 6, number, integer]
+    return Kernels(product, attention), ""
 
 
 def _compilers() -> list[str]:
@@ -60,7 +66,7 @@ def _library(compiler: str) -> Path:
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
     described = (SOURCE.read_text(encoding="utf-8"), version, " ".join(_COMPILE), _processor())
     name = hashlib.sha256("\0".join(described).encode()).hexdigest()[:16]
-    library = cache_directory() / "native" / f"products-{name}.so"
+    library = cache_directory() / "native" / f"kernels-{name}.so"
     if not library.is_file():
         write_atomically(library, lambda temporary: _compile(compiler, temporary))
     return library

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from eagle3_demo.models.acceleration import LLAMA_LIKE
 from eagle3_demo.models.cache import InPlaceCache
+from eagle3_demo.progress import ReadingCallback
 
 TREE_ROWS = 128
 """Rows a session keeps beyond its capacity for one uncommitted tree."""
@@ -55,11 +56,12 @@ class TargetSession:
         return self._cache.length
 
     @torch.inference_mode()
-    def prefill(self, ids: Sequence[int]) -> TargetOutput:
+    def prefill(self, ids: Sequence[int], reading: ReadingCallback | None = None) -> TargetOutput:
         """Runs over tokens and commits them all, in slices so that memory stays bounded.
 
         Args:
             ids: at least one token, placed right after what is committed.
+            reading: told before each slice, when there is more than one.
 
         Returns:
             Logits of the last token only, [1, V]; taps of all of them.
@@ -67,8 +69,10 @@ class TargetSession:
         if not ids:
             raise ValueError("nothing to prefill")
         tokens = torch.tensor(ids, device=self._model.device)
-        outputs = []
-        for slice_ in tokens.split(PREFILL_SLICE):
+        outputs: list[TargetOutput] = []
+        for number, slice_ in enumerate(tokens.split(PREFILL_SLICE)):
+            if reading and len(ids) > PREFILL_SLICE:
+                reading(number * PREFILL_SLICE, len(ids))
             count = len(slice_)
             order = torch.arange(count, device=tokens.device)
             causal = order[:, None] >= order if count > 1 else None
@@ -114,7 +118,7 @@ class TargetSession:
     def _forward(self, tokens: Tensor, depths: Tensor, visible: Tensor | None, last_only: bool) -> TargetOutput:
         if visible is None and len(tokens) > 1:
             raise ValueError(f"{len(tokens)} nodes need a mask")
-        self._cache.open(len(tokens))
+        self._cache.open(len(tokens), visible)
         mask = None if visible is None else self._additive_mask(visible)
         positions = depths[None] + self.length
         return self._run(self._model, tokens[None], positions, mask, self._cache, self._taps, last_only)

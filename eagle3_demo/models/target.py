@@ -6,6 +6,7 @@ of one model may run in several threads at once.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from eagle3_demo.models.acceleration import LLAMA_LIKE, Blocks, accelerate
 from eagle3_demo.models.chat import end_tokens
 from eagle3_demo.models.compatibility import prove_tree, refuse_config, refuse_forward
 from eagle3_demo.models.gguf_blocks import BLOCKS_FILE, load_blocks
-from eagle3_demo.models.native import native_products
+from eagle3_demo.models.loading import without_weights_bar
+from eagle3_demo.models.native import native_kernels
 from eagle3_demo.models.packed_linear import PackedLinear
 from eagle3_demo.models.session import TargetSession
 from eagle3_demo.progress import ProgressCallback
@@ -97,7 +99,8 @@ class TargetModel:
             refuse_config(AutoConfig.from_pretrained(source), name)
             tokenizer = AutoTokenizer.from_pretrained(source)
             tell(0.1, f"Loading the weights of {name}")
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=_DTYPES[dtype])
+            with without_weights_bar() if progress else nullcontext():
+                model = AutoModelForCausalLM.from_pretrained(source, dtype=_DTYPES[dtype])
         except (OSError, ValueError) as error:
             first = str(error).strip().split("\n")[0]
             raise UserError(
@@ -208,7 +211,7 @@ def _gguf_obstacle(source: str | Path) -> str:
     """Why the linear weights of this source cannot stay GGUF blocks; empty when they can."""
     if not (Path(source) / BLOCKS_FILE).is_file():
         return f"{source} was not converted from a GGUF file with Q4_1 or Q8_0 blocks"
-    return native_products()[1]
+    return native_kernels()[1]
 
 
 def _device(name: str) -> torch.device:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from eagle3_demo.decoding.events import Speculation, StepEvent
 from eagle3_demo.engine import DecodingEngine
+from eagle3_demo.progress import ReadingCallback
 from eagle3_demo.race import alternate
 from eagle3_demo.settings import GenerationSettings
 
@@ -86,8 +87,9 @@ class ZeroGpuEngine:
         prompt_ids: Sequence[int],
         settings: GenerationSettings,
         cancelled: Callable[[], bool] = lambda: False,
+        reading: ReadingCallback | None = None,
     ) -> Generator[StepEvent, None, None]:
-        """See `DecodingEngine.run`."""
+        """See `DecodingEngine.run`; `reading` is not told, as it would not cross to the worker."""
         with closing(self.race(prompt_ids, {"only": settings}, cancelled)) as steps:
             for _, event in steps:
                 yield event
@@ -97,8 +99,9 @@ class ZeroGpuEngine:
         prompt_ids: Sequence[int],
         sides: Mapping[str, GenerationSettings],
         cancelled: Callable[[], bool] = lambda: False,
+        reading: ReadingCallback | None = None,
     ) -> Generator[tuple[str, StepEvent], None, None]:
-        """Several runs on one borrowed GPU; see `eagle3_demo.race.start_race`."""
+        """Several runs on one borrowed GPU; see `eagle3_demo.race.start_race`; `reading` is not told."""
         open_sides = set(sides)
         with closing(self._decode(list(prompt_ids), dict(sides))) as steps:
             for side, event in steps:

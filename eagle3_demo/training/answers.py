@@ -2,72 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from transformers import Cache, PreTrainedModel
+from transformers import PreTrainedModel
+
+from eagle3_demo.training.slot_cache import SlotCache, attending_over_slots
+
+PREFILL_ROWS = 16
+FREE_ROWS = 8
 
 
 @dataclass(slots=True)
 class Answer:
-    """One sequence in flight or ended."""
+    """One sequence in flight or ended.
+
+    Attributes:
+        prompt: token ids up to where the target writes; earlier turns included.
+        answer: token ids of the target's latest answer.
+        earlier: bool for each token of `prompt`, true where the target wrote it in an earlier turn.
+        said: text of the target's answers in earlier turns.
+        turn: number of the latest answer, from 0.
+    """
 
     prompt_index: int
     temperature: float
     prompt: list[int]
-    answer: list[int]
+    answer: list[int] = field(default_factory=list)
+    earlier: list[bool] = field(default_factory=list)
+    said: tuple[str, ...] = ()
+    turn: int = 0
 
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and answer."""
+        return self.prompt + self.answer
 
-class SlotCache(Cache):
-    """Keys and values of many sequences, each row at its own length, written in place.
-
-    Buffers are [slots, key-value heads, capacity, head dim] per layer. A forward over new prompts (`fill`) attends only
-    within itself and scatters its rows; a decode forward writes one position per row and attends over all rows.
-    """
-
-    def __init__(self, model: PreTrainedModel, slots: int, capacity: int) -> None:
-        super().__init__(layers=[])
-        config = model.config.get_text_config()
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (slots, heads, capacity, head_dim)
-        kind = {"dtype": model.dtype, "device": model.device}
-        self.keys = [torch.zeros(shape, **kind) for _ in range(config.num_hidden_layers)]
-        self.values = [torch.zeros(shape, **kind) for _ in range(config.num_hidden_layers)]
-        self.lengths = torch.zeros(slots, dtype=torch.long, device=model.device)
-        self.filling: list[tuple[int, int]] | None = None
-        self.span = 0
-
-    def fill(self, rows: list[tuple[int, int]]) -> None:
-        """The next forward is a left-padded prefill; rows are (slot, real length)."""
-        self.filling = rows
-        for slot, length in rows:
-            self.lengths[slot] = length
-
-    def decode(self, span: int) -> None:
-        """The next forward decodes one token in every slot, attending over the first `span` positions."""
-        self.filling, self.span = None, span
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Writes one layer's new rows; returns what the forward attends to."""
-        keys, values = self.keys[layer_idx], self.values[layer_idx]
-        if self.filling is not None:
-            for row, (slot, length) in enumerate(self.filling):
-                keys[slot, :, :length] = key_states[row, :, -length:]
-                values[slot, :, :length] = value_states[row, :, -length:]
-            return key_states, value_states
-        rows = torch.arange(len(self.lengths), device=keys.device)
-        keys[rows, :, self.lengths] = key_states[:, :, 0]
-        values[rows, :, self.lengths] = value_states[:, :, 0]
-        return keys[:, :, : self.span], values[:, :, : self.span]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0 if self.filling is not None else self.span - 1
+    @property
+    def marks(self) -> list[bool]:
+        """For each of `tokens`, whether the target wrote it."""
+        return (self.earlier or [False] * len(self.prompt)) + [True] * len(self.answer)
 
 
 def sample_rows(logits: Tensor, temperatures: Tensor, generator: torch.Generator) -> Tensor:
@@ -98,6 +75,7 @@ class AnswerGenerator:
         batch_size: answers in flight at once.
         max_prompt_tokens, max_new_tokens: the longest of each.
         seed: for sampling.
+        next_turn: given an ended answer, the same conversation's next turn to answer, or None where it ends.
     """
 
     def __init__(
@@ -109,8 +87,11 @@ class AnswerGenerator:
         max_prompt_tokens: int,
         max_new_tokens: int,
         seed: int,
+        next_turn: Callable[[Answer], Answer | None] | None = None,
     ) -> None:
         self.model, self.end_tokens, self.max_new_tokens = model, end_tokens, max_new_tokens
+        self.next_turn = next_turn or (lambda answer: None)
+        self.turns: deque[Answer] = deque()
         self.cache = SlotCache(model, batch_size, max_prompt_tokens + max_new_tokens + 1)
         self.generator = torch.Generator(device=model.device).manual_seed(seed)
         self.rows: list[Answer | None] = [None] * batch_size
@@ -119,64 +100,73 @@ class AnswerGenerator:
 
     @torch.inference_mode()
     def run(self, waiting: Iterator[Answer]) -> Iterator[Answer]:
-        """Yields each answer as it ends, in no fixed order."""
-        exhausted = False
-        while True:
-            free = [slot for slot, row in enumerate(self.rows) if row is None]
-            if not exhausted and len(free) >= min(8, len(self.rows)):
-                batch = []
-                for slot in free[:16]:
-                    answer = next(waiting, None)
-                    if answer is None:
-                        exhausted = True
-                        break
-                    batch.append((slot, answer))
+        """Yields each conversation's last answer as it ends, in no fixed order."""
+        with attending_over_slots(self.model):
+            while True:
+                batch = self._refill(waiting)
                 if batch:
                     yield from self._prefill(batch)
-                    continue
-            if all(row is None for row in self.rows):
-                return
-            yield from self._decode()
+                elif any(row is not None for row in self.rows):
+                    yield from self._decode()
+                else:
+                    return
+
+    def _refill(self, waiting: Iterator[Answer]) -> list[tuple[int, Answer]]:
+        """Answers to begin now and their slots: none until some slots are free, so that a prefill has several rows."""
+        free = [slot for slot, row in enumerate(self.rows) if row is None]
+        batch: list[tuple[int, Answer]] = []
+        if len(free) < min(FREE_ROWS, len(self.rows)):
+            return batch
+        for slot in free[:PREFILL_ROWS]:
+            answer = self.turns.popleft() if self.turns else next(waiting, None)
+            if answer is None:
+                break
+            batch.append((slot, answer))
+        return batch
 
     def _prefill(self, batch: list[tuple[int, Answer]]) -> Iterator[Answer]:
+        device = self.model.device
         width = max(len(answer.prompt) for _, answer in batch)
-        ids = torch.zeros(len(batch), width, dtype=torch.long)
-        real = torch.zeros(len(batch), width, dtype=torch.bool)
-        for row, (_, answer) in enumerate(batch):
-            ids[row, width - len(answer.prompt) :] = torch.tensor(answer.prompt)
-            real[row, width - len(answer.prompt) :] = True
-        causal = torch.ones(width, width, dtype=torch.bool).tril()
+        padded = [[0] * (width - len(answer.prompt)) + answer.prompt for _, answer in batch]
+        lengths = torch.tensor([len(answer.prompt) for _, answer in batch], device=device)
+        columns = torch.arange(width, device=device)
+        real = columns >= width - lengths[:, None]
+        causal = columns <= columns[:, None]
         # A padding row must see something: softmax over nothing is NaN and would spread through the values.
-        mask = (causal & real[:, None, :]) | torch.eye(width, dtype=torch.bool)
+        mask = (causal & real[:, None, :]) | (columns == columns[:, None])
         positions = (real.long().cumsum(-1) - 1).clamp_min(0)
         self.cache.fill([(slot, len(answer.prompt)) for slot, answer in batch])
-        slots = torch.tensor([slot for slot, _ in batch])
-        self.temperatures[slots] = torch.tensor([answer.temperature for _, answer in batch])
-        logits = self._forward(ids, mask[:, None], positions)
+        slots = torch.tensor([slot for slot, _ in batch], device=device)
+        self.temperatures[slots] = torch.tensor([answer.temperature for _, answer in batch], device=device)
+        logits = self._forward(torch.tensor(padded, device=device), mask[:, None], positions, None)
         for slot, answer in batch:
             self.rows[slot] = answer
         yield from self._take(slots, sample_rows(logits, self.temperatures[slots], self.generator))
 
     def _decode(self) -> Iterator[Answer]:
-        span = int(self.cache.lengths.max()) + 1
-        self.cache.decode(span)
-        mask = torch.arange(span, device=self.last.device) <= self.cache.lengths[:, None]
-        logits = self._forward(self.last[:, None], mask[:, None, None], self.cache.lengths[:, None])
+        spans = self.cache.decode()
+        device = self.model.device
+        mask = torch.arange(self.cache.span, device=device) <= self.cache.lengths[:, None]
+        logits = self._forward(self.last[:, None], mask[:, None, None], self.cache.lengths[:, None], spans)
         self.cache.lengths += 1
         tokens = sample_rows(logits, self.temperatures, self.generator)
-        live = torch.tensor([slot for slot, row in enumerate(self.rows) if row is not None])
-        yield from self._take(live, tokens[live])
-        empty = [slot for slot, row in enumerate(self.rows) if row is None]
-        self.cache.lengths[empty] = 0
+        live = torch.tensor([slot for slot, row in enumerate(self.rows) if row is not None], device=device)
+        ended = list(self._take(live, tokens[live]))
+        free = torch.tensor([row is None for row in self.rows], device=device)
+        self.cache.lengths.masked_fill_(free, 0)
+        yield from ended
 
-    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
+    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, spans: list[int] | None) -> Tensor:
+        """Logits of the last column, [rows, vocabulary]."""
+        additive = torch.zeros(mask.shape, dtype=self.model.dtype, device=mask.device)
         output = self.model(
-            input_ids=ids.to(self.model.device),
-            attention_mask=torch.zeros(mask.shape, dtype=self.model.dtype).masked_fill(~mask, float("-inf")),
+            input_ids=ids,
+            attention_mask=additive.masked_fill_(~mask, float("-inf")),
             position_ids=positions,
             cache=self.cache,
             use_cache=True,
             logits_to_keep=1,
+            slot_spans=spans,
         )
         return output.logits[:, -1]
 
@@ -188,4 +178,8 @@ class AnswerGenerator:
             row.answer.append(token)
             if token in self.end_tokens or len(row.answer) >= self.max_new_tokens:
                 self.rows[slot] = None
-                yield row
+                following = self.next_turn(row)
+                if following is None:
+                    yield row
+                else:
+                    self.turns.append(following)

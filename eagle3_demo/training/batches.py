@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from eagle3_demo.errors import UserError
+from eagle3_demo.training.manifest import read_manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ def read_corpus(folder: Path) -> Corpus:
     Raises:
         UserError: the folder is no corpus, or a shard is damaged.
     """
-    manifest_path = folder / "manifest.json"
+    manifest = read_manifest(folder)
     shards = sorted(folder.glob("shard-*.safetensors"))
-    if not manifest_path.is_file() or not shards:
-        raise UserError(f"{folder} is not a corpus: it needs manifest.json and shard files; make one with `corpus`")
+    if not shards:
+        raise UserError(f"{folder} holds no answers yet: it has no shard files; run `corpus` for longer")
     training: list[list[Sequence]] = []
     held_out: list[list[Sequence]] = []
     seen: set[int] = set()
@@ -82,7 +82,8 @@ def read_corpus(folder: Path) -> Corpus:
         training.append([])
         held_out.append([])
         try:
-            shard = load_file(path)
+            # Through torch: its reader maps the file into memory, numpy's copies it.
+            shard = {name: tensor.numpy() for name, tensor in load_file(path).items()}
             bounds = shard["offsets"]
             for number, (start, end) in enumerate(itertools.pairwise(bounds)):
                 if int(shard["prompt_index"][number]) in seen:
@@ -92,7 +93,7 @@ def read_corpus(folder: Path) -> Corpus:
                 (held_out if shard["held_out"][number] else training)[-1].append(sequence)
         except (SafetensorError, KeyError, OSError) as error:
             raise UserError(f"corpus shard {path} is damaged ({error}); delete it and run `corpus` again") from error
-    return Corpus(json.loads(manifest_path.read_text(encoding="utf-8")), training, held_out)
+    return Corpus(manifest, training, held_out)
 
 
 def make_blocks(shards: list[list[Sequence]], positions: int, seed: int = 0, max_rows: int = 16) -> list[TokenBlock]:

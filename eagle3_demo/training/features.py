@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from eagle3_demo.errors import UserError
 from eagle3_demo.files import write_atomically
 from eagle3_demo.training.batches import TokenBlock
 from eagle3_demo.training.training_time_test import TrainingBatch
@@ -38,7 +40,7 @@ class TargetFeatures:
         """The block with its features; [batch, n, …] in the model's dtype."""
         path = self.folder / f"{block.name}.safetensors" if self.folder else None
         if path and path.exists():
-            features = load_file(path)
+            features = _load(path)
         else:
             features = self._compute(block)
             size = sum(tensor.nbytes for tensor in features.values())
@@ -75,3 +77,10 @@ class TargetFeatures:
         lm_head = self.model.get_output_embeddings()
         choice = [lm_head(rows).argmax(-1) for rows in final.flatten(0, 1).split(ROWS_AT_ONCE)]
         return {"taps": taps, "final": final, "choice": torch.cat(choice).view(final.shape[:2])}
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"kept features {path} are damaged ({error}); delete the file and resume") from error

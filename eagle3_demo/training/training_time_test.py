@@ -3,7 +3,8 @@
 Step k at slot i simulates the k-th drafted token after the prefix 0..i. It attends to the keys of real features
 (step 0) at slots 0..i and to its own chain (slot i of steps 1..k); the tokens are the corpus's own, only the hidden
 state is the head's (eagle3_reference.md 3.1). Slot p is supervised at step k iff tokens p+1 and p+2+k were both written
-by the target (3.2): the mask moves with the labels.
+by the target (3.2), and so was everything in between: the mask moves with the labels, and no slot looks from one turn
+into the next.
 
 Only slots that are supervised at step 0 are computed at all; the others lend their step-0 keys and values.
 """
@@ -11,13 +12,14 @@ Only slots that are supervised at step 0 are computed at all; the others lend th
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from eagle3_demo.models.head import Eagle3Head
+from eagle3_demo.training.diagonal_attention import attend_to_steps
+from eagle3_demo.training.losses import LossKind, token_losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,92 +53,26 @@ class StepResult:
     """Loss and acceptance of one step ahead, over its supervised slots.
 
     Attributes:
-        loss: scalar, mean soft cross-entropy over supervised slots; 0 when there are none.
+        loss: scalar, mean over the valid slots; 0 when there are none.
         matches: how often the head's first choice is the target's.
-        slots: number of supervised slots; the loss leaves out those whose choice the draft vocabulary lacks.
+        slots: number of supervised slots.
+        valid: int64 scalar, supervised slots whose choice the draft vocabulary has: those that the loss is a mean of.
+            None where that is all of them.
     """
 
     loss: Tensor
     matches: Tensor
     slots: int
-
-
-class DiagonalAttention(torch.autograd.Function):
-    """Attention over step-0 keys (masked) and one key per query from each earlier step, with linear memory.
-
-    The step-0 part runs in torch's fused CPU kernel; the diagonal part is merged in by log-sum-exp. The fused backward
-    is exact for the step-0 part when it is given the merged output and log-sum-exp.
-
-    Shapes: queries [batch, heads, q, d]; keys, values [batch, heads, n, d]; diagonal_keys, diagonal_values
-    [steps, batch, heads, q, d]; mask float [batch, 1, q, n].
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        diagonal_keys: Tensor,
-        diagonal_values: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
-        scale = queries.shape[-1] ** -0.5
-        output, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            queries, keys, values, 0.0, False, attn_mask=mask, scale=scale
-        )
-        total = total.float()
-        if len(diagonal_keys):
-            scores = (queries.float() * diagonal_keys.float()).sum(-1) * scale
-            merged = torch.logsumexp(torch.cat([total[None], scores]), 0)
-            shared = torch.exp(total - merged)[..., None] * output.float()
-            own = (torch.exp(scores - merged)[..., None] * diagonal_values.float()).sum(0)
-            output, total = (shared + own).to(queries.dtype), merged
-        ctx.save_for_backward(queries, keys, values, diagonal_keys, diagonal_values, mask, output, total)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        queries, keys, values, diagonal_keys, diagonal_values, mask, output, total = ctx.saved_tensors
-        gradient = gradients[0].contiguous()
-        scale = queries.shape[-1] ** -0.5
-        to_queries, to_keys, to_values = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            gradient, queries, keys, values, output, total, 0.0, False, attn_mask=mask, scale=scale
-        )
-        if not len(diagonal_keys):
-            return to_queries, to_keys, to_values, None, None, None
-        scores = (queries.float() * diagonal_keys.float()).sum(-1) * scale
-        weights = torch.exp(scores - total)
-        wide = gradient.float()
-        delta = (wide * output.float()).sum(-1)
-        to_scores = weights * ((wide * diagonal_values.float()).sum(-1) - delta) * scale
-        to_queries = to_queries + (to_scores[..., None] * diagonal_keys.float()).sum(0).to(queries.dtype)
-        to_diagonal_keys = (to_scores[..., None] * queries.float()).to(queries.dtype)
-        to_diagonal_values = (weights[..., None] * wide).to(queries.dtype)
-        return to_queries, to_keys, to_values, to_diagonal_keys, to_diagonal_values, None
-
-
-class SoftCrossEntropy(torch.autograd.Function):
-    """Cross-entropy to a distribution in few passes over the logits: `logsumexp(logits) - sum(target * logits)`.
-
-    Shapes: logits, target [rows, vocabulary]; the result float32 [rows]. The target gets no gradient.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
-        total = torch.logsumexp(logits.float(), -1)
-        ctx.save_for_backward(logits, target, total)
-        return total - torch.linalg.vecdot(logits, target).float()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        logits, target, total = ctx.saved_tensors
-        slope = (logits.float() - total[:, None]).exp_().sub_(target).mul_(gradients[0][:, None])
-        return slope.to(logits.dtype), None
+    valid: Tensor | None = None
 
 
 def training_time_test(
-    head: Eagle3Head, embedding: Tensor, target_lm_head: Tensor, batch: TrainingBatch, steps_ahead: int
+    head: Eagle3Head,
+    embedding: Tensor,
+    target_lm_head: Tensor,
+    batch: TrainingBatch,
+    steps_ahead: int,
+    loss: LossKind = "soft",
 ) -> list[StepResult]:
     """Runs the head `steps_ahead` steps on its own states.
 
@@ -144,11 +80,15 @@ def training_time_test(
         head: the head being trained.
         embedding: [target vocabulary, hidden], the target's frozen embeddings.
         target_lm_head: [draft vocabulary, target hidden], the target's own rows for the draft vocabulary.
+        loss: what is minimised at each step (training/losses.py).
 
     Returns:
         one result a step; combine the losses with 0.8^k (`total_loss`).
+
+    Raises:
+        ValueError: nothing in the batch is supervised.
     """
-    slots = _supervised_slots(batch)
+    slots = supervised_slots(batch)
     if not slots.rows.numel():
         raise ValueError("the batch has no supervised slot")
     shifted = functional.pad(batch.tokens[:, 1:], (0, 1))
@@ -171,21 +111,49 @@ def training_time_test(
             own_keys, own_values = head.keys_values(layer_input, own_positions)
             diagonal_keys.append(own_keys.repeat_interleave(groups, 1))
             diagonal_values.append(own_values.repeat_interleave(groups, 1))
-        attended = _attend(queries, keys, values, diagonal_keys, diagonal_values, slots.mask)
+        attended = attend_to_steps(queries, keys, values, diagonal_keys, diagonal_values, slots.mask)
         output = head.finish(hidden, attended.transpose(1, 2).flatten(2))
-        results.append(_step_result(head, labels, batch, slots, output, step))
+        results.append(_step_result(head, labels, batch, slots, output, step, loss))
         hidden = head.feedback(output)
     return results
 
 
-def total_loss(results: list[StepResult], decay: float = 0.8) -> Tensor:
-    """The weighted sum of the steps' losses, step k at `decay`^k, normalised by the weights."""
-    weights = [decay**step for step in range(len(results))]
-    return sum((w * r.loss for w, r in zip(weights, results, strict=True)), torch.zeros(())) / sum(weights)
+def total_loss(results: list[StepResult], decay: float = 0.8, valid: Tensor | None = None) -> Tensor:
+    """The weighted sum of the steps' losses, step k at `decay`^k, normalised by the weights.
+
+    Args:
+        valid: [steps], valid slots of a whole update of which these results are a part; the parts' losses then add up
+            to the loss that the update would have in one piece. None takes the results as the whole.
+    """
+    total, weights = torch.zeros((), device=results[0].loss.device), 0.0
+    for step, result in enumerate(results):
+        share: Tensor | float = 1.0
+        if valid is not None:
+            own = result.slots if result.valid is None else result.valid
+            share = own / valid[step].clamp_min(1)
+        total = total + decay**step * share * result.loss
+        weights += decay**step
+    return total / weights
+
+
+def valid_slots(batch: TrainingBatch, in_draft_vocabulary: Tensor, steps_ahead: int) -> Tensor:
+    """How many slots each step's loss is a mean of, int64 [steps].
+
+    Args:
+        in_draft_vocabulary: bool [target vocabulary].
+    """
+    written = batch.answer.long().cumsum(-1)
+    known = in_draft_vocabulary[batch.choice]
+    counts = []
+    for step in range(steps_ahead):
+        reach = step + 2
+        supervised = written[:, reach:] - written[:, :-reach] == reach
+        counts.append((supervised & known[:, reach - 1 : -1]).sum())
+    return torch.stack(counts)
 
 
 @dataclass(frozen=True, slots=True)
-class _Slots:
+class Slots:
     """Where queries are computed: columns from `first` on; `rows`, `columns` [slots] index those supervised at step 0.
 
     `mask` float [batch, 1, queries, n]: which step-0 keys each query sees.
@@ -197,7 +165,8 @@ class _Slots:
     mask: Tensor
 
 
-def _supervised_slots(batch: TrainingBatch) -> _Slots:
+def supervised_slots(batch: TrainingBatch) -> Slots:
+    """The slots whose own next token and the one after it were both written by the target."""
     supervised = batch.answer[:, 1:-1] & batch.answer[:, 2:]
     n = batch.tokens.shape[1]
     columns_used = supervised.any(0).nonzero()
@@ -209,20 +178,7 @@ def _supervised_slots(batch: TrainingBatch) -> _Slots:
     # Padding queries see themselves: softmax over nothing is NaN.
     visible |= column[None, :] == column[first:, None]
     mask = torch.zeros(visible.shape, dtype=batch.taps.dtype, device=visible.device)
-    return _Slots(first, rows, columns, mask.masked_fill(~visible, float("-inf"))[:, None])
-
-
-def _attend(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    diagonal_keys: list[Tensor],
-    diagonal_values: list[Tensor],
-    mask: Tensor,
-) -> Tensor:
-    dtype = queries.dtype
-    stacked = [torch.stack(parts) if parts else queries.new_zeros(0) for parts in (diagonal_keys, diagonal_values)]
-    return DiagonalAttention.apply(queries, keys.to(dtype), values.to(dtype), *stacked, mask.to(dtype))
+    return Slots(first, rows, columns, mask.masked_fill(~visible, float("-inf"))[:, None])
 
 
 @torch.no_grad()
@@ -242,24 +198,35 @@ def _step_result(
     head: Eagle3Head,
     labels: tuple[Tensor, Tensor],
     batch: TrainingBatch,
-    slots: _Slots,
+    slots: Slots,
     output: Tensor,
     step: int,
+    kind: LossKind,
 ) -> StepResult:
     target_probabilities, target_row = labels
-    n = batch.tokens.shape[1]
-    in_range = slots.columns + 2 + step < n
+    reach = step + 2
+    in_range = slots.columns + reach < batch.tokens.shape[1]
     rows, columns = slots.rows[in_range], slots.columns[in_range]
-    labelled = batch.answer[rows, columns + 2 + step]
-    rows, columns = rows[labelled], columns[labelled]
+    written = batch.answer.long().cumsum(-1)
+    unbroken = written[rows, columns + reach] - written[rows, columns] == reach
+    rows, columns = rows[unbroken], columns[unbroken]
     if not len(rows):
         zero = output.sum() * 0
-        return StepResult(zero, zero.detach(), 0)
+        return StepResult(zero, zero.detach(), 0, rows.new_zeros(()))
     logits = head.logits(output[rows, columns - slots.first])
-    choice = batch.choice[rows, columns + 1 + step]
+    choice = batch.choice[rows, columns + reach - 1]
     known = head.t2d[choice]
-    target = target_probabilities[target_row[rows, columns + 1 + step]].to(logits.dtype)
-    loss = (SoftCrossEntropy.apply(logits, target) * known).sum() / known.sum().clamp_min(1)
+    target = target_probabilities[target_row[rows, columns + reach - 1]].to(logits.dtype)
+    draft_choice = _draft_ids(head, choice) if kind == "hard" else choice
+    loss = (token_losses(kind, logits, target, draft_choice) * known).sum() / known.sum().clamp_min(1)
     with torch.no_grad():
         matches = (head.target_ids(logits.argmax(-1)) == choice).sum()
-    return StepResult(loss, matches, len(rows))
+    return StepResult(loss, matches, len(rows), known.sum())
+
+
+def _draft_ids(head: Eagle3Head, target_ids: Tensor) -> Tensor:
+    """Target ids to draft ids, any shape; 0 for those that the draft vocabulary lacks."""
+    ids = head.target_ids(torch.arange(head.config.draft_vocab_size, device=target_ids.device))
+    table = torch.zeros(head.config.vocab_size, dtype=torch.long, device=target_ids.device)
+    table[ids] = torch.arange(len(ids), device=target_ids.device)
+    return table[target_ids]

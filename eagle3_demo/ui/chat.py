@@ -19,7 +19,17 @@ from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.errors import UserError
 from eagle3_demo.ui.components import drawing
 from eagle3_demo.ui.controls import MOST_TOKENS, read_controls
-from eagle3_demo.ui.events import CHECK, MODEL, PLUMBING, Visitors, queue_line, refuse
+from eagle3_demo.ui.events import (
+    CHECK,
+    PLUMBING,
+    Call,
+    Visitors,
+    connect_run,
+    connect_start,
+    queue_line,
+    reading_shown,
+    refuse,
+)
 from eagle3_demo.ui.examples import Example
 from eagle3_demo.ui.gallery import prompt_gallery
 from eagle3_demo.ui.markdown import literal_markdown
@@ -67,7 +77,7 @@ class ChatTab:
             return
         recording = Recording(asked.exchange.question, asked.settings, self.engine.speculation(asked.settings))
         session.running, session.recording, asked.exchange.recording = asked, recording, recording
-        run = self.engine.run(asked.prompt_ids, asked.settings, lambda: asked.stop.thrown)
+        run = self.engine.run(asked.prompt_ids, asked.settings, lambda: asked.stop.thrown, reading_shown())
         try:
             with self.visitors.present(request.session_hash, session), closing(run):
                 for events in gather(run):
@@ -217,14 +227,15 @@ def _connect(
 ) -> None:
     chosen = gallery.click(lambda sample: sample[0], gallery, prompt, **PLUMBING)
     shown = [conversation, panel, prompt]
-    for accepted in (
-        prompt.submit(tab.accept, [prompt, session, *controls], shown, **CHECK),
-        chosen.then(tab.accept, [prompt, session, *controls], shown, **CHECK),
-        buttons["retry"].click(tab.retry, [session, *controls], shown, **CHECK),
-    ):
-        answered = accepted.success(tab.answer, session, [conversation, panel, tree], show_progress_on=waiting, **MODEL)
-        for end in (answered.success, answered.failure):
-            end(lambda: gr.Textbox(submit_btn=True, stop_btn=False), None, prompt, **PLUMBING)
-    prompt.stop(Session.stop_chat, session, None, **PLUMBING)
+    run = Call(tab.answer, session, [conversation, panel, tree])
+    connect_run(
+        prompt,
+        starts=(prompt.submit, chosen.then),
+        begin=Call(tab.accept, [prompt, session, *controls], shown),
+        run=run,
+        stop=Call(Session.stop_chat, session, None),
+        waiting=waiting,
+    )
+    connect_start(prompt, buttons["retry"].click, Call(tab.retry, [session, *controls], shown), run, waiting)
     buttons["edit"].click(tab.edit, session, shown, **CHECK)
     buttons["clear"].click(tab.clear, session, [conversation, panel], **PLUMBING)

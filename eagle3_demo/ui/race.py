@@ -16,7 +16,7 @@ from eagle3_demo.race import start_race
 from eagle3_demo.ui.comparison import Comparison
 from eagle3_demo.ui.components import drawing
 from eagle3_demo.ui.controls import MOST_TOKENS, read_controls
-from eagle3_demo.ui.events import MODEL, PLUMBING, Visitors, queue_line, refuse
+from eagle3_demo.ui.events import PLUMBING, Call, Visitors, connect_run, queue_line, reading_shown, refuse
 from eagle3_demo.ui.examples import Example
 from eagle3_demo.ui.gallery import prompt_gallery
 from eagle3_demo.ui.racers import RACERS
@@ -56,7 +56,7 @@ class RaceTab:
         recordings = {side: Recording(prompt, own, speculation[side]) for side, own in sides.items()}
         comparison = session.race = Comparison(**recordings)
         session.recording = comparison.right
-        race = start_race(self.engine, prompt_ids, sides, lambda: stop.thrown)
+        race = start_race(self.engine, prompt_ids, sides, lambda: stop.thrown, reading_shown())
         try:
             with self.visitors.present(request.session_hash, session), closing(race):
                 for events in gather(race):
@@ -130,11 +130,12 @@ def build_race(
     board.open_step(tab.open_step, session, [tree, tabs], **PLUMBING)
     chosen = gallery.click(lambda sample: sample[0], gallery, prompt, **PLUMBING)
     chosen.then(tab.show_example, [prompt, session], [board, tree], **PLUMBING)
-    started = prompt.submit(tab.prepare, session, prompt, **PLUMBING)
-    raced = started.then(
-        tab.race, [prompt, left, right, session, *controls], [board, tree], show_progress_on=waiting, **MODEL
+    connect_run(
+        prompt,
+        starts=(prompt.submit,),
+        begin=Call(tab.prepare, session, prompt),
+        run=Call(tab.race, [prompt, left, right, session, *controls], [board, tree]),
+        stop=Call(Session.stop_comparison, session, None),
+        waiting=waiting,
     )
-    for end in (raced.success, raced.failure):
-        end(lambda: gr.Textbox(submit_btn="Race live", stop_btn=False), None, prompt, **PLUMBING)
-    prompt.stop(Session.stop_comparison, session, None, **PLUMBING)
     return tab, board, prompt

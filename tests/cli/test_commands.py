@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,17 @@ def test_the_answer_alone_is_on_stdout(capsys: pytest.CaptureFixture[str], pair:
     assert "tokens/s" in written.err and "speculation on" in written.err
 
 
+def test_loading_and_a_long_prompt_are_told_on_stderr(
+    capsys: pytest.CaptureFixture[str], pair: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eagle3_demo.models.session.PREFILL_SLICE", 16)
+    for method in ("eagle3", "autoregressive"):
+        assert main(["generate", "one two " * 15, *pair, "--max-new-tokens", "2", "--method", method]) == 0
+        told = capsys.readouterr().err
+        assert "Loading the weights" in told and "Loading weights" not in told
+        assert re.search(r"Reading the prompt: 16 of \d\d tokens", told)
+
+
 def test_compare_finds_the_same_output(capsys: pytest.CaptureFixture[str], pair: list[str]) -> None:
     arguments = ["compare", "one two", *pair, "--max-new-tokens", "24", "--dtype", "float32"]
     result = run_json(capsys, *arguments)
@@ -119,6 +131,7 @@ def test_compare_finds_the_same_output(capsys: pytest.CaptureFixture[str], pair:
         (["generate", "hi", "--seed", "-1"], "--seed"),
         (["generate", "hi", "--max-new-tokens", "0"], "--max-new-tokens"),
         (["generate", "hi", "--stop", ""], "--stop"),
+        (["generate", "hi", "--repetition-penalty", "1.3"], "--repetition-penalty"),
         (["generate", "hi", "--method", "medusa"], "--method"),
         (["generate", "hi", "--device", "abacus"], "--device"),
         (["generate", "hi", "--dtype", "int1"], "--dtype"),
@@ -135,7 +148,8 @@ def test_wrong_arguments_end_with_2_and_one_line_that_names_them(
     capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
 ) -> None:
     code, line = refusal(capsys, *arguments)
-    assert code == 2 and named in line
+    assert code == 2 and named in line and "Value error" not in line
+    assert "_" not in line, "an option is named in Python's spelling"
 
 
 def test_missing_and_damaged_files_end_with_1(

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
-from eagle3_demo.decoding.events import RunStatistics
+from eagle3_demo.decoding.events import RunStatistics, first_divergence
 from eagle3_demo.decoding.local_engine import LocalEngine
+from eagle3_demo.models.checkpoint import load_head
+from eagle3_demo.models.target import TargetModel
+from eagle3_demo.presets import EMBEDDED
 from eagle3_demo.settings import generation_settings
 
 PROMPTS = Path(__file__).resolve().parents[2] / "assets" / "prompts.jsonl"
@@ -57,11 +61,34 @@ def test_greedy_output_is_plain_decodings(engine: LocalEngine) -> None:
         forwards += speculated.target_forwards
         tokens += speculated.decode_tokens
         if speculated.token_ids != plain.token_ids:
-            pairs = enumerate(zip(plain.token_ids, speculated.token_ids, strict=False))
-            at = next(index for index, (left, right) in pairs if left != right)
+            at = first_divergence(plain.token_ids, speculated.token_ids)
             gap = margin(engine, ids + plain.token_ids[:at])
             assert gap < NEAR_TIE, f"parted at token {at} with a margin of {gap:g}: {plain.text[:80]!r}"
     assert tokens / forwards > 1.5, "the trained head is hardly ever right: taps, token shift or rotary base"
+
+
+def test_plain_float32_weights_give_transformers_greedy_tokens(
+    embedded_float32: TargetModel, embedded_reference: PreTrainedModel
+) -> None:
+    """6 prompts of 48 tokens on unpacked weights: speculation, plain decoding and `transformers.generate` agree."""
+    head = load_head(
+        Path(EMBEDDED.head),
+        vocabulary_size=embedded_float32.vocabulary_size,
+        hidden_size=embedded_float32.hidden_size,
+    )
+    engine = LocalEngine(embedded_float32, head, ("target", "head"))
+    ends = sorted(embedded_float32.end_tokens)
+    for ids in prompts(engine)[:6]:
+        plain, speculated = both(engine, ids, max_new_tokens=48)
+        assert speculated.token_ids == plain.token_ids
+        output = embedded_reference.generate(
+            torch.tensor([ids]), do_sample=False, max_new_tokens=48, eos_token_id=ends, pad_token_id=ends[0]
+        )
+        expected = output[0, len(ids) :].tolist()
+        if plain.token_ids != expected:
+            at = first_divergence(plain.token_ids, expected)
+            gap = margin(engine, ids + expected[:at])
+            assert gap < NEAR_TIE, f"parted at token {at} with a margin of {gap:g}"
 
 
 def test_sampled_output_is_plain_samplings(engine: LocalEngine) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
 from eagle3_demo.decoding.autoregressive import decode_autoregressive
 from eagle3_demo.decoding.events import RunStatistics, StepEvent
+from eagle3_demo.decoding.local_engine import LocalEngine
 from eagle3_demo.decoding.sampling import processed_log_probabilities
 from eagle3_demo.decoding.speculative import decode_speculatively
-from eagle3_demo.models.head import Eagle3Head
+from eagle3_demo.models.head import Eagle3Head, HeadSession
 from eagle3_demo.models.target import TargetModel
 from eagle3_demo.settings import GenerationSettings, generation_settings
 from tests.tiny_head import tiny_head
@@ -120,6 +122,47 @@ def test_beyond_the_heads_context_decoding_goes_on_plainly(target: TargetModel) 
     assert speculated.token_ids == plain.token_ids
     assert len(events[1].tree.tokens) > 1
     assert all(len(event.tree.tokens) == 1 for event in events if event.draft_cache_length > 17)
+
+
+@pytest.mark.parametrize("length", [60, 63, 64, 65, 200])
+def test_prompts_around_the_heads_context_change_nothing(target: TargetModel, length: int) -> None:
+    """Faults B18 and B19: on both sides of the head's 64 positions, and up to the end of the target's 256."""
+    head = head_for(target, max_position_embeddings=64)
+    endless = replace(target, end_tokens=frozenset())
+    prompt = [3 + index * 7 % 270 for index in range(length)]
+    request = settings((12, 4, 4), max_new_tokens=60 if length == 200 else 12)
+    _, plain = run(decode_autoregressive(endless, prompt, request))
+    events, speculated = run(decode_speculatively(endless, head, prompt, request))
+    assert speculated.token_ids == plain.token_ids
+    assert speculated.stop_reason == plain.stop_reason == ("context" if length == 200 else "length")
+    assert any(len(event.tree.tokens) > 1 for event in events) is (length < 64)
+    told = LocalEngine(target, head, ("tiny", "head")).speculation(request)
+    assert told.active and "plain decoding beyond position 64" in told.reason
+
+
+def test_the_head_learns_the_targets_own_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faults B24: what enters the draft cache is what a fresh prefill of the same text gives, shifted by one token."""
+    learnt: list[tuple[torch.Tensor, torch.Tensor]] = []
+    extend = HeadSession.extend
+
+    def watched(self: HeadSession, embeddings: torch.Tensor, taps: torch.Tensor) -> torch.Tensor:
+        learnt.append((embeddings.clone(), taps.clone()))
+        return extend(self, embeddings, taps)
+
+    monkeypatch.setattr(HeadSession, "extend", watched)
+    target = replace(tiny_target(vocab_size=12), end_tokens=frozenset())
+    head, prompt = tiny_head(12, 6, target.hidden_size, seed=4), [5, 7, 3, 9, 11]
+    request = settings((8, 3, 4), temperature=1.0, seed=2)
+    _, statistics = run(decode_speculatively(target, head, prompt, request))
+    assert statistics.accepted_tokens > 5
+    ids = [*prompt, *statistics.token_ids]
+    embeddings, taps = (torch.cat(parts) for parts in zip(*learnt, strict=True))
+    count = len(taps)
+    assert count > len(prompt) + 20
+    fresh = target.session(len(ids), head.config.taps or target.default_taps).prefill(ids[:count]).taps
+    assert fresh is not None
+    torch.testing.assert_close(taps, fresh, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(embeddings, target.embed(torch.tensor(ids[1 : count + 1])))
 
 
 def test_cancelling_and_closing_leave_the_next_request_right(target: TargetModel) -> None:

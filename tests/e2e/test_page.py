@@ -55,6 +55,9 @@ def test_ask_then_walk_through_the_draft_trees(serve: Serve, visit: Visit) -> No
     visitor.wait_for(".step-position", "Step 2 of")
     visitor.move_slider(0)
     visitor.wait_for(".step-summary", "read the prompt")
+    bars = visitor.browser.execute_script("return document.querySelector('.step-strip path').getAttribute('d')")
+    assert f"Step 0 of {bars.count('z')}" == visitor.text(".step-position"), "a bar for each step after the prompt's"
+    assert visitor.count(".step-strip .prompt") == 1
 
 
 def test_the_tree_can_be_walked_with_the_keyboard(serve: Serve, visit: Visit) -> None:
@@ -76,6 +79,15 @@ def test_the_tree_can_be_walked_with_the_keyboard(serve: Serve, visit: Visit) ->
     visitor.press(".node[tabindex='0']", "]")
     visitor.wait_for(".step-position", "Step 2 of")
     assert visitor.count(".tree-canvas .node[tabindex='0']") == 1
+
+
+def test_a_long_prompt_shows_how_far_it_is_read(serve: Serve, visit: Visit) -> None:
+    engine = ScriptedEngine(seconds_per_step=2.0)
+    visitor = visit(serve(engine))
+    visitor.ask("word " * 500)
+    visitor.wait_for(".queue-line", "Reading the prompt: 512 of 2,501 tokens")
+    engine.seconds_per_step = 0.0
+    visitor.wait_for(".answer-note")
 
 
 @pytest.mark.parametrize(("differ", "state"), [(False, "identical"), (True, "different")])

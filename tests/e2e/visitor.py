@@ -91,10 +91,8 @@ class Visitor:
         if self.browser.execute_script("return window.innerWidth > 1200"):
             # On a wide screen the settings slide in after loading; before that everything still moves.
             self.open_settings()
-        if "tab=" not in address:
-            self._until(
-                "#race-prompt textarea", lambda: self._at_rest("#race-prompt textarea"), "does not come to rest"
-            )
+        first = "button[role=tab][aria-selected=true]"
+        self._until(first, lambda: self._at_rest(first), "does not come to rest")
 
     def leave(self) -> list[str]:
         """Closes the browser; returns the errors its console holds."""

@@ -88,6 +88,7 @@ def test_a_missing_mask_is_derived_and_a_missing_map_is_identity_only_at_full_si
         (lambda t: t.pop("fc.weight"), "lacks fc.weight"),
         (lambda t: t.update({"fc.bias": torch.zeros(32)}), "unknown tensors: fc.bias"),
         (lambda t: t.update({"fc.weight": torch.zeros(32, 32)}), r"fc.weight has shape \(32, 32\)"),
+        (lambda t: t.update({"fc.weight": torch.zeros(32, 96, dtype=torch.int64)}), r"fc.weight holds int64"),
         (lambda t: t.update({"norm.weight": torch.full((32,), float("nan"))}), "norm.weight holds values"),
         (lambda t: t.update({"d2t": torch.arange(20) * 2}), "offsets"),
         (lambda t: t.update({"d2t": -torch.arange(20)}), "two draft tokens"),

@@ -61,7 +61,7 @@ def test_without_compiled_products_blocks_are_not_used_and_the_reason_is_given(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("target", "acceleration", "packed_linear"):
-        monkeypatch.setattr(f"eagle3_demo.models.{module}.native_products", lambda: (None, "there is no C compiler"))
+        monkeypatch.setattr(f"eagle3_demo.models.{module}.native_kernels", lambda: (None, "there is no C compiler"))
     target = TargetModel.load(folder, device="cpu")
     assert target.precision == "packed16"
     assert "FBGEMM kernels because there is no C compiler" in target.accelerated

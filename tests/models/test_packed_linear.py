@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType, quants
 from torch import Tensor, nn
 
 from eagle3_demo.models.gguf_blocks import split_blocks
-from eagle3_demo.models.native import native_products
+from eagle3_demo.models.native import native_kernels
 from eagle3_demo.models.packed_linear import FbgemmLinear, NativeLinear, Norm, PackedLinear, packed_linear
 
 Make = Callable[[nn.Linear], PackedLinear]
@@ -19,7 +19,7 @@ Make = Callable[[nn.Linear], PackedLinear]
 
 def native(linear: nn.Linear) -> PackedLinear:
     packed = packed_linear(linear)
-    assert isinstance(packed, NativeLinear), native_products()[1]
+    assert isinstance(packed, NativeLinear), native_kernels()[1]
     return packed
 
 
@@ -45,7 +45,7 @@ def test_float16_products_are_those_of_rounded_weights(
     biases: tuple[bool, bool], backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if backend == "FBGEMM":
-        monkeypatch.setattr("eagle3_demo.models.packed_linear.native_products", lambda: (None, "switched off"))
+        monkeypatch.setattr("eagle3_demo.models.packed_linear.native_kernels", lambda: (None, "switched off"))
     torch.manual_seed(0)
     linears = [nn.Linear(40, width, bias=bias) for width, bias in zip((5, 18), biases, strict=True)]
     x = torch.randn(1, 15, 40)

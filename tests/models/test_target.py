@@ -164,8 +164,10 @@ def test_prefill_in_slices_equals_prefill_at_once(
     whole = target.session(100, target.default_taps).prefill(PROMPT)
     monkeypatch.setattr(session_module, "PREFILL_SLICE", size)
     session = target.session(100, target.default_taps)
-    sliced = session.prefill(PROMPT)
+    told: list[tuple[int, int]] = []
+    sliced = session.prefill(PROMPT, lambda read, total: told.append((read, total)))
     assert session.length == len(PROMPT)
+    assert told == ([(read, 10) for read in range(0, 10, size)] if size < 10 else [])
     assert whole.taps is not None and sliced.taps is not None
     assert_close(sliced.logits, whole.logits)
     assert_close(sliced.taps, whole.taps)

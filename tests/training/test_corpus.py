@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,25 +15,23 @@ from transformers import PreTrainedModel
 from eagle3_demo.errors import UserError
 from eagle3_demo.training.answers import sample_rows
 from eagle3_demo.training.batches import make_blocks, read_corpus
-from eagle3_demo.training.corpus import (
-    CorpusSettings,
-    CorpusWriter,
-    Progress,
-    corpus_manifest,
-    generate_corpus,
-    is_held_out,
-    read_prompts,
-    target_fingerprint,
-)
+from eagle3_demo.training.bfloat16_weights import processor_multiplies_bfloat16, reorder_weights
+from eagle3_demo.training.corpus import CorpusWriter, Progress, generate_corpus, is_held_out
+from eagle3_demo.training.manifest import CorpusSettings, corpus_manifest, target_fingerprint, weights_digest
+from eagle3_demo.training.slot_cache import SLOT_ATTENTION
 
 GREEDY = CorpusSettings(temperatures=(0.0,), max_new_tokens=12, max_prompt_tokens=20, batch_size=4)
 PROMPTS = [[3 + n % 40, 9, 5 + n % 7, *range(4, 4 + n % 5)] for n in range(30)]
 
 
+def identity_of(model: PreTrainedModel) -> dict[str, str]:
+    return {"target": "tiny", "fingerprint": target_fingerprint(model)}
+
+
 def run(
     model: PreTrainedModel, folder: Path, settings: CorpusSettings = GREEDY, tokens: int = 10**6
 ) -> Iterator[Progress]:
-    manifest = corpus_manifest("tiny", target_fingerprint(model), ["same"], settings)
+    manifest = corpus_manifest(identity_of(model), [("same",)], settings)
     return generate_corpus(model, PROMPTS, frozenset({2}), CorpusWriter(folder, manifest, 4), settings, tokens)
 
 
@@ -73,39 +74,81 @@ def test_a_budget_ends_the_run(reference: PreTrainedModel, tmp_path: Path) -> No
     assert 40 <= last.answer_tokens < 40 + 12
 
 
+def test_every_tensor_is_made_on_the_targets_device(reference: PreTrainedModel, tmp_path: Path) -> None:
+    """With another default device a tensor that is made anywhere else cannot meet the model's own."""
+    with torch.device("meta"):
+        list(run(reference, tmp_path, replace(GREEDY, temperatures=(0.0, 1.0)), tokens=60))
+    assert answers(tmp_path)
+
+
+def test_the_target_attends_as_before_after_a_run(reference: PreTrainedModel, tmp_path: Path) -> None:
+    before = reference.config._attn_implementation
+    interrupted = run(reference, tmp_path)
+    next(interrupted)
+    assert reference.config._attn_implementation == SLOT_ATTENTION
+    interrupted.close()
+    assert reference.config._attn_implementation == before
+
+
+def test_a_manifest_of_an_older_version_stays_resumable(reference: PreTrainedModel, tmp_path: Path) -> None:
+    """Keys that older versions did not write are not asked for; values that they wrote are."""
+    list(run(reference, tmp_path, tokens=20))
+    path = tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["settings"]["follow_up_share"]
+    path.write_text(json.dumps(manifest))
+    settings = replace(GREEDY, batch_size=2)
+    identity = {"target": "renamed", "fingerprint": manifest["fingerprint"], "template_sha256": "new"}
+    CorpusWriter(tmp_path, corpus_manifest(identity, [("same",)], settings))
+    for changed in ({"follow_up_share": 0.5}, {"seed": 1}):
+        with pytest.raises(UserError, match=f"settings .{next(iter(changed))}"):
+            CorpusWriter(tmp_path, corpus_manifest(identity, [("same",)], replace(settings, **changed)))
+    with pytest.raises(UserError, match="another fingerprint"):
+        CorpusWriter(tmp_path, corpus_manifest(identity | {"fingerprint": "x"}, [("same",)], settings))
+
+
+def test_a_fingerprint_does_not_depend_on_precision(reference: PreTrainedModel) -> None:
+    half = copy.deepcopy(reference).to(torch.bfloat16)
+    assert target_fingerprint(half) == target_fingerprint(reference)
+    assert weights_digest(half) == weights_digest(reference)
+    half.model.layers[3].mlp.up_proj.weight.data.mul_(1.1)
+    assert target_fingerprint(half) == target_fingerprint(reference)
+    assert weights_digest(half) != weights_digest(reference)
+
+
+@pytest.mark.skipif(not processor_multiplies_bfloat16(), reason="this processor has no bfloat16 products")
+def test_reordered_weights_give_the_same_answers(reference: PreTrainedModel) -> None:
+    model = copy.deepcopy(reference).to(torch.bfloat16)
+    ids = torch.arange(3, 40).view(1, -1)
+    expected = model(input_ids=ids).logits
+    assert reorder_weights(model, rows=4) and not reorder_weights(copy.deepcopy(reference), rows=4)
+    torch.testing.assert_close(model(input_ids=ids).logits, expected, atol=0.1, rtol=0.05)
+
+
 def test_other_settings_do_not_mix_into_a_folder(reference: PreTrainedModel, tmp_path: Path) -> None:
     list(run(reference, tmp_path, tokens=20))
     with pytest.raises(UserError, match="another settings"):
         run(reference, tmp_path, CorpusSettings(temperatures=(1.0,)))
 
 
-def test_prompt_files(tmp_path: Path) -> None:
-    lines = '{"prompt": "a\u2028b"}\n\n{"turns": ["second", "third"]}\n{"prompt": "a\u2028b"}\n'
-    (tmp_path / "p.jsonl").write_text(lines, encoding="utf-8")
-    (tmp_path / "p.txt").write_text("plain\n", encoding="utf-8")
-    assert read_prompts([tmp_path / "p.jsonl", tmp_path / "p.txt"]) == ["a\u2028b", "second", "plain"]
-
-
-@pytest.mark.parametrize("text", ["{broken", '{"question": "x"}', '{"turns": []}', '{"prompt": 3}', "", "[1]"])
-def test_malformed_prompt_files_are_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text(text)
-    with pytest.raises(UserError, match=r"p\.jsonl"):
-        read_prompts([path])
-
-
-def test_prompt_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
-    for path, reason in ((tmp_path / "binary.jsonl", "not UTF-8"), (tmp_path, "cannot be read")):
-        with pytest.raises(UserError, match=reason):
-            read_prompts([path])
+def test_a_full_disk_ends_the_run_and_leaves_nothing_half_written(
+    reference: PreTrainedModel, tmp_path: Path, full_disk: None
+) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps(corpus_manifest(identity_of(reference), [("same",)], GREEDY)))
+    with pytest.raises(UserError, match=r"no space left on the disk for .*shard-"):
+        list(run(reference, tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
 def test_damaged_shards_are_refused(reference: PreTrainedModel, tmp_path: Path) -> None:
     list(run(reference, tmp_path, tokens=60))
     shard = next(tmp_path.glob("shard-*"))
     shard.write_bytes(shard.read_bytes()[:50])
-    with pytest.raises(UserError, match="damaged"):
+    for reading in (read_corpus, lambda folder: list(run(reference, folder))):
+        with pytest.raises(UserError, match="damaged"):
+            reading(tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(UserError, match=r"manifest\.json is damaged"):
         read_corpus(tmp_path)
     with pytest.raises(UserError, match="not a corpus"):
         read_corpus(tmp_path / "nowhere")

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from eagle3_demo.models.head import HeadSession
 from eagle3_demo.training import training_time_test as ttt
+from eagle3_demo.training.diagonal_attention import DiagonalAttention, plain_diagonal_attention
 from eagle3_demo.training.training_time_test import (
-    DiagonalAttention,
-    SoftCrossEntropy,
     TrainingBatch,
     total_loss,
     training_time_test,
+    valid_slots,
 )
 from tests.tiny_head import tiny_head
 
@@ -43,9 +43,9 @@ def test_every_step_equals_incremental_drafting(monkeypatch: pytest.MonkeyPatch)
     seen: dict[int, tuple[Tensor, int]] = {}
     original = ttt._step_result
 
-    def spy(head, labels, batch, slots, output, step):
+    def spy(head, labels, batch, slots, output, step, kind):
         seen[step] = (output, slots.first)
-        return original(head, labels, batch, slots, output, step)
+        return original(head, labels, batch, slots, output, step, kind)
 
     monkeypatch.setattr(ttt, "_step_result", spy)
     training_time_test(head, embedding, torch.randn(20, 32), batch, 4)
@@ -112,6 +112,7 @@ def test_diagonal_attention_and_its_gradients_equal_plain_autograd() -> None:
     expected = weights[..., :9] @ values + (weights[..., 9:].permute(3, 0, 1, 2)[..., None] * own_values).sum(0)
     actual = DiagonalAttention.apply(*inputs, mask)
     torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(plain_diagonal_attention(*inputs, mask), expected)
     gradient = torch.randn_like(expected)
     pairs = zip(
         torch.autograd.grad(actual, inputs, gradient), torch.autograd.grad(expected, inputs, gradient), strict=True
@@ -120,12 +121,51 @@ def test_diagonal_attention_and_its_gradients_equal_plain_autograd() -> None:
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
 
 
-def test_soft_cross_entropy_equals_torchs() -> None:
-    logits = torch.randn(6, 11, requires_grad=True)
-    target = torch.softmax(torch.randn(6, 11), -1)
-    expected = torch.nn.functional.cross_entropy(logits, target, reduction="none")
-    actual = SoftCrossEntropy.apply(logits, target)
-    torch.testing.assert_close(actual, expected)
-    weights = torch.randn(6)
-    ours, theirs = (torch.autograd.grad((loss * weights).sum(), logits)[0] for loss in (actual, expected))
-    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+def test_other_devices_take_the_plain_attention_with_the_same_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, embedding, rows, batch = tiny_head(), torch.randn(50, 32), torch.randn(20, 32), batch_of([12, 9], [5, 4])
+    fused = training_time_test(head, embedding, rows, batch, 3)
+    monkeypatch.setattr(DiagonalAttention, "apply", plain_diagonal_attention)
+    plain = training_time_test(head, embedding, rows, batch, 3)
+    for one, other in zip(fused, plain, strict=True):
+        torch.testing.assert_close(one.loss, other.loss, atol=1e-5, rtol=1e-5)
+
+
+def test_no_slot_looks_from_one_turn_into_the_next() -> None:
+    """Two answers of 4 tokens with one token of the template between: a label beyond it belongs to another turn."""
+    batch = batch_of([12], [3])
+    batch.answer[0, 7] = False
+    results = training_time_test(tiny_head(), torch.randn(50, 32), torch.randn(20, 32), batch, 5)
+    assert [result.slots for result in results] == [6, 4, 2, 0, 0]
+
+
+def test_valid_slots_are_known_without_running_the_head() -> None:
+    head, batch = tiny_head(), batch_of([14, 10, 12], [6, 5, 4])
+    batch.answer[0, 9] = False
+    batch.choice[:, 7:9] = 41
+    results = training_time_test(head, torch.randn(50, 32), torch.randn(20, 32), batch, 5)
+    assert valid_slots(batch, head.t2d, 5).tolist() == [int(result.valid) for result in results]
+    assert any(int(result.valid) < result.slots for result in results)
+
+
+def test_parts_of_an_update_add_up_to_its_loss() -> None:
+    head, embedding, rows, batch = tiny_head(), torch.randn(50, 32), torch.randn(20, 32), batch_of([14, 10], [6, 5])
+    batch.choice[1, 7] = 41
+    whole = total_loss(training_time_test(head, embedding, rows, batch, 3))
+    valid = valid_slots(batch, head.t2d, 3)
+    parts = [training_time_test(head, embedding, rows, part, 3) for part in batch.split(1)]
+    torch.testing.assert_close(sum(total_loss(results, valid=valid) for results in parts), whole)
+
+
+def test_training_and_evaluation_mode_compute_the_same() -> None:
+    """Nothing in an EAGLE-3 head depends on the mode: what is evaluated is what was trained."""
+    head, embedding, rows, batch = tiny_head(), torch.randn(50, 32), torch.randn(20, 32), batch_of([9], [4])
+    losses = [total_loss(training_time_test(head.train(mode), embedding, rows, batch, 3)) for mode in (True, False)]
+    assert losses[0] == losses[1]
+
+
+def test_every_tensor_is_made_on_the_heads_device() -> None:
+    head, embedding, rows, batch = tiny_head(), torch.randn(50, 32), torch.randn(20, 32), batch_of([9], [4])
+    with torch.device("meta"):
+        for kind in ("soft", "hard", "lk", "topk"):
+            results = training_time_test(head, embedding, rows, batch, 3, kind)
+            assert total_loss(results, valid=valid_slots(batch, head.t2d, 3)).isfinite()

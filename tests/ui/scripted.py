@@ -13,9 +13,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 from eagle3_demo.decoding.events import NodeStatus, Speculation, StepEvent, StopReason, TokenRecord, TreeRecord
 from eagle3_demo.errors import UserError
+from eagle3_demo.progress import ReadingCallback
 from eagle3_demo.settings import GenerationSettings
 
 ACCEPTED_PER_STEP = (2, 0, 1, 3)
+PREFILL_SLICE = 512
 
 
 class ScriptedEngine:
@@ -63,6 +65,7 @@ class ScriptedEngine:
         prompt_ids: Sequence[int],
         settings: GenerationSettings,
         cancelled: Callable[[], bool] = lambda: False,
+        reading: ReadingCallback | None = None,
     ) -> Generator[StepEvent, None, None]:
         """Emits the answer in the scripted rhythm."""
         words = re.findall(r"\s*\S+|\s+$", self.answer(prompt_ids))[: settings.max_new_tokens]
@@ -70,6 +73,10 @@ class ScriptedEngine:
             words[5] = " other"
         self.open_runs += 1
         try:
+            if reading and len(prompt_ids) > PREFILL_SLICE:
+                for read in range(0, len(prompt_ids), PREFILL_SLICE):
+                    reading(read, len(prompt_ids))
+                    time.sleep(self.seconds_per_step)
             yield from self._steps(words, settings, cancelled)
         finally:
             self.open_runs -= 1

@@ -56,5 +56,11 @@ def test_indented_text_never_opens_a_tag() -> None:
     assert shown.replace("\u200b", "") == "Intro:\n\n    if a <b> c"
 
 
+def test_a_megabyte_is_shown_as_it_is() -> None:
+    """Faults B43."""
+    assert literal_markdown("a" * 1_000_000) == "a" * 1_000_000
+    assert literal_markdown("a < b\n" * 50_000) == "a &lt; b\n" * 50_000
+
+
 def test_diagrams_are_not_drawn() -> None:
     assert literal_markdown("```mermaid\ngraph TD\n```") == "```text\ngraph TD\n```"

@@ -75,6 +75,19 @@ def test_a_second_question_sees_the_first_exchange() -> None:
     assert session.exchanges[1].answer.startswith("Answer 2. You wrote: two")
 
 
+def test_questions_that_no_longer_fit_are_left_out_and_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faults B25: 30 long turns in a small context; the newest question is answered each time."""
+    told: list[str] = []
+    monkeypatch.setattr(gr, "Info", told.append)
+    tab, session = ChatTab(ScriptedEngine(max_context=2000), Visitors()), Session()
+    for turn in range(30):
+        ask(tab, session, f"turn {turn} " + "x" * 100)
+        assert f"You wrote: turn {turn} " in session.exchanges[-1].answer
+    assert told and "left out" in told[-1]
+    with pytest.raises(gr.Error, match="context holds 2000"):
+        tab.accept("x" * 20_000, session, *CONTROLS)
+
+
 def test_what_the_model_reads_is_unescaped_and_what_the_page_shows_is_escaped() -> None:
     tab, session = ChatTab(ScriptedEngine(), Visitors()), Session()
     ask(tab, session, "<img src=x onerror=alert(1)> & $5 and $6")

@@ -75,7 +75,7 @@ const answerHeading = make("div", "panel-heading answer-heading");
 const fallenLabel = make("label", "check");
 fallenLabel.append(showFallen, " show rejected guesses in place");
 answerHeading.append(make("h4", "", "The answer, this step marked"), fallenLabel);
-body.append(origin, title, subtitle, make("p", "strip-caption", "Tokens emitted by each step; choose a bar to go there"), strip, controls, summary, stage, makeTreeLegend());
+body.append(origin, title, subtitle, make("p", "strip-caption", "Tokens emitted by each step; the pale bar is step 0, which reads the prompt"), strip, controls, summary, stage, makeTreeLegend());
 body.append(answerHeading, answer, makeTable(), makeDownloads());
 root.append(empty, body);
 
@@ -187,7 +187,8 @@ function drawStrip(view) {
   const bar = (index) => `M${index + 0.1} ${tallest}v${-emitted[index]}h0.8v${emitted[index]}z`;
   strip.setAttribute("viewBox", `0 0 ${view.count} ${tallest}`);
   strip.replaceChildren(
-    makeSvg("path", { d: emitted.map((_, index) => bar(index)).join("") }),
+    makeSvg("path", { d: emitted.map((_, index) => (index ? bar(index) : "")).join("") }),
+    makeSvg("path", { d: bar(0), class: "prompt" }),
     makeSvg("path", { d: bar(state.index), class: "here" })
   );
 }
