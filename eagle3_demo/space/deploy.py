@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
@@ -56,16 +56,6 @@ class Plan:
         return sum(size for _, size in self.files)
 
 
-class Hub(Protocol):
-    """The part of `huggingface_hub.HfApi` that a deployment uses."""
-
-    def create_repo(self, repo_id: str, **options: Any) -> Any: ...
-    def add_space_variable(self, repo_id: str, key: str, value: str) -> Any: ...
-    def upload_folder(self, **options: Any) -> Any: ...
-    def request_space_hardware(self, repo_id: str, hardware: str) -> Any: ...
-    def wait_for_space(self, repo_id: str, *, timeout: float) -> Any: ...
-
-
 def make_plan(root: Path = REPOSITORY) -> Plan:
     """Looks at everything that would go up."""
     files = tuple((path.relative_to(root).as_posix(), path.stat().st_size) for path in _files(root))
@@ -74,7 +64,7 @@ def make_plan(root: Path = REPOSITORY) -> Plan:
 
 
 def deploy(
-    hub: Hub,
+    hub: Any,
     name: str,
     plan: Plan,
     *,
@@ -87,6 +77,7 @@ def deploy(
     """Creates or updates a Space and waits until it runs.
 
     Args:
+        hub: `huggingface_hub.HfApi`, or a stand-in.
         name: OWNER/NAME.
         hardware: a flavour of the hub, such as cpu-basic or t4-small; None leaves it as it is.
 

@@ -16,13 +16,13 @@ from eagle3_demo.decoding.events import RunStatistics, StepEvent, first_divergen
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.errors import UserError
 from eagle3_demo.race import start_race
-from eagle3_demo.settings import GenerationSettings, Method, generation_settings
+from eagle3_demo.settings import GenerationSettings, generation_settings
 from eagle3_demo.ui.controls import limited
 from eagle3_demo.ui.events import refuse
 from eagle3_demo.ui.examples import Example
 from eagle3_demo.ui.session import Exchange, encode_conversation
 
-_COMPARED: tuple[Method, ...] = ("autoregressive", "eagle3")
+_COMPARED: tuple[str, ...] = ("autoregressive", "eagle3")
 
 
 class Endpoints:
