@@ -193,7 +193,7 @@ def build_chat(
                 submit_btn=True,
                 autofocus=True,
             )
-            waiting = queue_line()
+            waiting = queue_line("chat-queue")
             with gr.Row(elem_classes="below-prompt"):
                 retry, edit, clear = (
                     gr.Button(label, size="sm", elem_id=name, elem_classes="quiet-button", scale=0, min_width=96)

@@ -25,12 +25,12 @@ MODEL: dict[str, Any] = {
     "api_visibility": "private",
 }
 """For events that decode: they share one place in the queue, since two runs at once would slow and mis-measure each
-other. Pass `show_progress_on=queue_line()` beside it."""
+other. Pass `show_progress_on=queue_line(…)` beside it."""
 
 
-def queue_line() -> gr.HTML:
+def queue_line(elem_id: str) -> gr.HTML:
     """A thin line in which Gradio shows the place in the queue while a run waits."""
-    return gr.HTML("", apply_default_css=False, min_height=22, elem_classes="queue-line")
+    return gr.HTML("", apply_default_css=False, min_height=22, elem_id=elem_id, elem_classes="queue-line")
 
 
 class Call(NamedTuple):

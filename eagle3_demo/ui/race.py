@@ -125,7 +125,7 @@ def build_race(
             gr.Dropdown(choices, value=value, label=label, elem_id=f"racer-{label.lower()}", filterable=False)
             for label, value in zip(("Left", "Right"), DEFAULT_RACERS, strict=True)
         )
-    waiting = queue_line()
+    waiting = queue_line("race-queue")
     board = drawing("board", first.comparison.view(autoplay=True) if first else None)
     board.open_step(tab.open_step, session, [tree, tabs], **PLUMBING)
     chosen = gallery.click(lambda sample: sample[0], gallery, prompt, **PLUMBING)

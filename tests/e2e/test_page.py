@@ -68,6 +68,7 @@ def test_the_tree_can_be_walked_with_the_keyboard(serve: Serve, visit: Visit) ->
     visitor.wait_for(".step-position")
     visitor.move_slider(1)
     visitor.wait_for(".tree-canvas .node.accepted")
+    visitor.press(".node[tabindex='0']", Keys.HOME)
     root = visitor.text(".node-detail")
     visitor.press(".node.root", Keys.ARROW_RIGHT)
     assert visitor.text(".node-detail") != root
@@ -85,7 +86,7 @@ def test_a_long_prompt_shows_how_far_it_is_read(serve: Serve, visit: Visit) -> N
     engine = ScriptedEngine(seconds_per_step=2.0)
     visitor = visit(serve(engine))
     visitor.ask("word " * 500)
-    visitor.wait_for(".queue-line", "Reading the prompt: 512 of 2,501 tokens")
+    visitor.wait_for("#chat-queue", "Reading the prompt: 512 of 2,501 tokens")
     engine.seconds_per_step = 0.0
     visitor.wait_for(".answer-note")
 
@@ -183,7 +184,7 @@ def test_two_visitors_get_their_own_answers(serve: Serve, visit: Visit) -> None:
     first.ask("I am the first visitor " * 20)
     first.wait_for(".answer .token-text .token")
     second.ask("I am the second visitor " * 20)
-    second.wait_for(".queue-line", "queue: 1/1")
+    second.wait_for("#chat-queue", "queue: 1/1")
     engine.seconds_per_step = 0.0
     for visitor, own, other in ((first, "first", "second"), (second, "second", "first")):
         visitor.wait_for(".answer-note")
@@ -201,7 +202,7 @@ def test_a_full_queue_is_told_and_the_page_goes_on(serve: Serve, visit: Visit, m
     first.ask("word " * 300)
     first.wait_for(".answer .token-text .token")
     second.ask("I wait")
-    second.wait_for(".queue-line", "queue: 1/1")
+    second.wait_for("#chat-queue", "queue: 1/1")
     third.ask("I am too many")
     third.wait_for(".toast-body", "currently busy")
     engine.seconds_per_step = 0.0

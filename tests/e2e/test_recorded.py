@@ -48,13 +48,13 @@ def test_replay_scrub_and_open_a_tokens_tree(serve: Serve, visit: Visit) -> None
     visitor = visit(serve(ScriptedEngine(), scripted_examples()))
     visitor.wait_for(".board .badge[data-state=identical]")
     whole = visitor.text(".pane.right .token-text")
-    visitor.press(".board .player .step-slider", Keys.HOME)
+    visitor.press(".board .time-slider", Keys.HOME)
     visitor.wait_for(".board .badge[data-state=running]", "The same so far: 0 tokens")
     visitor.click(".board .player .step-button[aria-label='One step on']")
     visitor.click(".board .player .step-button[aria-label='One step on']")
     visitor.wait_for(".pane.right .token-text .token")
     assert visitor.text(".pane.right .token-text") != whole
-    visitor.press(".board .player .step-slider", Keys.END)
+    visitor.press(".board .time-slider", Keys.END)
     visitor.wait_for(".board .badge[data-state=identical]")
     assert visitor.text(".pane.right .token-text") == whole
     visitor.click(".pane.right .token-text [data-step='2']")

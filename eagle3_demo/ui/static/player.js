@@ -75,7 +75,7 @@ class Player {
       this.speed.append(option);
     }
     this.speed.value = "1";
-    this.slider = make("input", "step-slider");
+    this.slider = make("input", "time-slider");
     this.slider.type = "range";
     this.slider.min = "0";
     this.slider.step = "10";

@@ -444,7 +444,9 @@ root.addEventListener("keydown", (event) => {
     return;
   }
   const step = state.steps.get(state.index);
-  if (!step || !canvas.contains(event.target)) return;
+  const box = event.target.closest(".node");
+  if (!step || !box) return;
+  state.selected = Number(box.dataset.node);
   const node = neighbour(step, event.key);
   if (node === undefined) return;
   event.preventDefault();
