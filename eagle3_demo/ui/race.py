@@ -119,7 +119,7 @@ def build_race(
     gallery = prompt_gallery(
         prompt, {name: example.acceptance_length for name, example in examples.items()}, "race-gallery"
     )
-    with gr.Accordion("Who races: plain decoding against EAGLE-3, or any two", open=False), gr.Row(elem_id="racers"):
+    with gr.Accordion("Who races (any two ways)", open=False), gr.Row(elem_id="racers"):
         choices = [(racer.label, racer.name) for racer in RACERS.values()]
         left, right = (
             gr.Dropdown(choices, value=value, label=label, elem_id=f"racer-{label.lower()}", filterable=False)
