@@ -27,6 +27,8 @@ class Preset:
         gated: whether the hub hands the target only to logged-in users who accepted its licence.
         gigabytes: memory for 16-bit weights of both, cache and workspace; float32 needs about twice that.
         embedded: whether the target is the one this project brings along (models/embedded.py).
+        eagle2_head: local folder of an EAGLE-2 head, for contrast; where it holds no head, the method eagle2 decodes
+            plainly and says so.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Preset:
     gated: bool
     gigabytes: float
     embedded: bool = False
+    eagle2_head: str | None = None
 
 
 EMBEDDED = Preset(
@@ -46,6 +49,7 @@ EMBEDDED = Preset(
     gated=False,
     gigabytes=1.0,
     embedded=True,
+    eagle2_head=str(REPOSITORY / "checkpoints" / "smollm2-135m-instruct-eagle2"),
 )
 
 PRESETS: tuple[Preset, ...] = (

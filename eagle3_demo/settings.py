@@ -8,8 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eagle3_demo.errors import UserError
 
-Method = Literal["eagle3", "autoregressive"]
-METHODS: tuple[Method, ...] = ("eagle3", "autoregressive")
+Method = Literal["eagle3", "eagle2", "autoregressive"]
+METHODS: tuple[Method, ...] = ("eagle3", "eagle2", "autoregressive")
+SPECULATIVE_METHODS: tuple[Method, ...] = ("eagle3", "eagle2")
+METHOD_NAMES: dict[Method, str] = {"eagle3": "EAGLE-3", "eagle2": "EAGLE-2", "autoregressive": "Plain decoding"}
+"""The methods as people read them."""
 
 
 class SettingError(UserError):

@@ -71,7 +71,7 @@ def markdown(results: dict[str, Any]) -> str:
     """The whole report as Markdown: what was run, where, and the table."""
     facts = {
         "target": results["target"],
-        "draft head": results["head"] or "none",
+        "draft heads": ", ".join(f"{method}: {name or 'none'}" for method, name in results["heads"].items()) or "none",
         "speculation": results["speculation"]["reason"],
         "device": f"{results['device']} ({results['machine']['processor']}), {results['machine']['threads']} threads",
         "dtype": results["dtype"],

@@ -13,7 +13,7 @@ from eagle3_demo.benchmark.prompts import BenchmarkPrompt, PromptFile
 from eagle3_demo.benchmark.runners import Measurement, Runner
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.environment import processor_name, versions
-from eagle3_demo.settings import GenerationSettings
+from eagle3_demo.settings import SPECULATIVE_METHODS, GenerationSettings
 
 WARM_UP_TOKENS = 8
 
@@ -53,13 +53,22 @@ def run_benchmark(
         yield PromptResult(prompt, len(ids), {name: measured[name] for name in names})
 
 
-def conditions(engine: DecodingEngine, settings: GenerationSettings, file: PromptFile) -> dict[str, Any]:
-    """What the figures depend on, as JSON data."""
-    speculation = engine.speculation(settings.model_copy(update={"method": "eagle3"}))
+def conditions(
+    engine: DecodingEngine, settings: GenerationSettings, file: PromptFile, methods: Sequence[str]
+) -> dict[str, Any]:
+    """What the figures depend on, as JSON data; `head` and `speculation` are those of the first speculative method."""
+    drafting = next((name for name in methods if name in SPECULATIVE_METHODS), "autoregressive")
+    speculation = engine.speculation(settings.model_copy(update={"method": drafting}))
+    heads = {
+        name: engine.speculation(settings.model_copy(update={"method": name})).head
+        for name in methods
+        if name in SPECULATIVE_METHODS
+    }
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "target": engine.target_name,
-        "head": engine.head_name,
+        "head": speculation.head,
+        "heads": heads,
         "device": engine.device,
         "dtype": engine.dtype,
         "speculation": {"active": speculation.active, "reason": speculation.reason},

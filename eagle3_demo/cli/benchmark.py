@@ -36,7 +36,7 @@ def benchmark(
     engine = requested_engine(context)
     runners = {name: _runner(name, engine, context.params["preset"], context.params["target"]) for name in names}
     results = _measure(engine, runners, file, settings)
-    _report(engine, file, settings, results, out)
+    _report(engine, file, settings, names, results, out)
 
 
 def _measure(
@@ -61,13 +61,18 @@ def _measure(
 
 
 def _report(
-    engine: DecodingEngine, file: PromptFile, settings: GenerationSettings, results: list[PromptResult], out: Path
+    engine: DecodingEngine,
+    file: PromptFile,
+    settings: GenerationSettings,
+    methods: list[str],
+    results: list[PromptResult],
+    out: Path,
 ) -> None:
     from eagle3_demo.benchmark.report import console_table, write_report
     from eagle3_demo.benchmark.run import conditions
     from eagle3_demo.benchmark.summary import figures
 
-    report = conditions(engine, settings, file) | {"complete": len(results) == len(file.prompts)}
+    report = conditions(engine, settings, file, methods) | {"complete": len(results) == len(file.prompts)}
     report |= figures(results, greedy=settings.sampling.greedy)
     output().print(console_table(report))
     write_report(report, out)

@@ -1,4 +1,4 @@
-"""`generate` answers a prompt; `compare` answers it by both methods and says whether the outputs are the same."""
+"""`generate` answers a prompt; `compare` answers it by two methods and says whether the outputs are the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from eagle3_demo.cli.options import (
 from eagle3_demo.decoding.events import RunStatistics, first_divergence
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.environment import versions
-from eagle3_demo.settings import GenerationSettings
+from eagle3_demo.settings import GenerationSettings, Method
 
 WARM_UP_TOKENS = 8
 
@@ -49,29 +49,32 @@ def generate(
 def compare(
     context: typer.Context,
     prompt: Prompt,
+    method: MethodOption = DEFAULTS.method,
     as_json: AsJson = False,
 ) -> None:
-    """Answer a prompt twice, plainly and by EAGLE-3, one after the other, and compare."""
+    """Answer a prompt twice, plainly and by a speculative method, one after the other, and compare."""
     settings = request(context)
+    if settings.method == "autoregressive":
+        raise typer.BadParameter("it is what the other method is compared with", param_hint=["--method"])
     check_prompt(prompt)
     engine = requested_engine(context)
     result = comparison(engine, prompt, settings)
     if as_json:
         print_json(result)
     else:
-        _print_comparison(result)
+        _print_comparison(result, settings.method)
 
 
 def comparison(engine: DecodingEngine, prompt: str, settings: GenerationSettings) -> dict[str, Any]:
-    """Both methods on one prompt, after a few unmeasured tokens each."""
+    """Plain decoding and the method of the settings on one prompt, after a few unmeasured tokens each."""
     each = {
         "autoregressive": settings.model_copy(update={"method": "autoregressive"}),
-        "eagle3": settings.model_copy(update={"method": "eagle3"}),
+        settings.method: settings,
     }
     for one in each.values():
         _run(engine, prompt, one.model_copy(update={"max_new_tokens": WARM_UP_TOKENS}))
     runs = {method: _run(engine, prompt, one) for method, one in each.items()}
-    plain, fast = runs["autoregressive"], runs["eagle3"]
+    plain, fast = runs["autoregressive"], runs[settings.method]
     different = first_divergence(plain.token_ids, fast.token_ids)
     measured = plain.tokens_per_second and fast.tokens_per_second
     return {
@@ -90,7 +93,7 @@ def run_figures(engine: DecodingEngine, settings: GenerationSettings, statistics
         "token_ids": statistics.token_ids,
         "method": settings.method,
         "target": engine.target_name,
-        "head": engine.head_name,
+        "head": speculation.head,
         "device": engine.device,
         "dtype": engine.dtype,
         "new_tokens": statistics.new_tokens,
@@ -131,14 +134,14 @@ def _in_words(engine: DecodingEngine, settings: GenerationSettings, statistics: 
         f"{statistics.new_tokens} tokens, {statistics.tokens_per_second:.1f} tokens/s, "
         f"acceptance length {statistics.acceptance_length:.2f}, ended by {statistics.stop_reason}"
     )
-    if settings.method == "eagle3":
+    if settings.method != "autoregressive":
         words += f"; speculation {'on' if speculation.active else 'OFF'}: {speculation.reason}"
     return words
 
 
-def _print_comparison(result: dict[str, Any]) -> None:
+def _print_comparison(result: dict[str, Any], fast: Method) -> None:
     console = output()
-    for method in ("autoregressive", "eagle3"):
+    for method in ("autoregressive", fast):
         run = result[method]
         console.rule(f"{method}: {run['tokens_per_second']:.1f} tokens/s, {run['acceptance_length']:.2f} per forward")
         console.print(run["text"], markup=False)
@@ -146,5 +149,5 @@ def _print_comparison(result: dict[str, Any]) -> None:
     same = "identical output" if result["identical"] else f"outputs differ from token {result['first_divergence']} on"
     speedup = f"{result['speedup']:.2f}x" if result["speedup"] else "not measured"
     console.print(f"{same}; speedup {speedup}")
-    if not result["eagle3"]["speculation"]["active"]:
-        console.print(f"speculation is OFF: {result['eagle3']['speculation']['reason']}")
+    if not result[fast]["speculation"]["active"]:
+        console.print(f"speculation is OFF: {result[fast]['speculation']['reason']}")

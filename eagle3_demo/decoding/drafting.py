@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from eagle3_demo.decoding.tree import DraftTree
-from eagle3_demo.models.head import Eagle3Head, HeadSession
+from eagle3_demo.models.draft_head import DraftHead
+from eagle3_demo.models.head import HeadSession
 from eagle3_demo.settings import TreeSettings
 
 
@@ -46,7 +47,7 @@ class _Pool:
 
 
 def draft_tree(
-    head: Eagle3Head,
+    head: DraftHead,
     session: HeadSession,
     embed: Callable[[Tensor], Tensor],
     root_token: int,
@@ -68,15 +69,20 @@ def draft_tree(
     frontier_start = 0
     hidden = head.feedback(state)[None]
     parent_rows = [0] * len(pool.tokens)
-    visible = torch.zeros(0, 0, dtype=torch.bool, device=state.device)
+    seen: list[list[int]] = []
     row_of: dict[int, int] = {}
     for level in range(settings.depth - 1):
         frontier = pool.best(settings.top_k, frontier_start)
-        rows = torch.tensor([parent_rows[index - frontier_start] for index in frontier], device=state.device)
-        visible = _extend_visibility(visible, [row_of.get(pool.parents[index], -1) for index in frontier])
-        ids = torch.tensor([pool.tokens[index] for index in frontier], device=state.device)
-        offset = visible.shape[0] - len(frontier)
-        output = session.expand(embed(ids), hidden[rows], level, visible[offset:], offset)
+        offset = len(seen)
+        for row, index in enumerate(frontier, offset):
+            parent = row_of.get(pool.parents[index])
+            seen.append([row] if parent is None else [*seen[parent], row])
+        rows, ids = torch.tensor(
+            [[parent_rows[index - frontier_start] for index in frontier], [pool.tokens[index] for index in frontier]],
+            device=state.device,
+        )
+        visible = _visibility(seen[offset:], len(seen)).to(state.device)
+        output = session.expand(embed(ids), hidden[rows], level, visible, offset)
         row_of |= {index: offset + row for row, index in enumerate(frontier)}
         tokens, log_probabilities = _children(head, output, settings.top_k)
         frontier_start = len(pool.tokens)
@@ -86,23 +92,20 @@ def draft_tree(
     return _select(pool, root_token, settings.nodes - 1)
 
 
-def _children(head: Eagle3Head, output: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _children(head: DraftHead, output: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The most probable next tokens of each row: target ids and log-probabilities, each [rows, count]."""
-    log_probabilities = torch.log_softmax(head.logits(output).float(), -1)
-    top = log_probabilities.topk(min(count, log_probabilities.shape[-1]), -1)
-    return head.target_ids(top.indices), top.values
+    logits = head.logits(output).float()
+    top = logits.topk(min(count, logits.shape[-1]), -1)
+    return head.target_ids(top.indices), top.values - logits.logsumexp(-1, keepdim=True)
 
 
-def _extend_visibility(visible: Tensor, parent_rows: list[int]) -> Tensor:
-    """Adds one row a frontier node: what its parent sees, and itself; [n, n] grows to [n + w, n + w]."""
-    old, width = visible.shape[0], len(parent_rows)
-    grown = torch.zeros(old + width, old + width, dtype=torch.bool, device=visible.device)
-    grown[:old, :old] = visible
-    for row, parent in enumerate(parent_rows):
-        if parent >= 0:
-            grown[old + row, :old] = visible[parent]
-        grown[old + row, old + row] = True
-    return grown
+def _visibility(seen: list[list[int]], width: int) -> Tensor:
+    """Bool [n, width] from the drafted rows that each of n rows sees."""
+    rows = [[False] * width for _ in seen]
+    for row, others in zip(rows, seen, strict=True):
+        for other in others:
+            row[other] = True
+    return torch.tensor(rows, dtype=torch.bool)
 
 
 def _select(pool: _Pool, root_token: int, count: int) -> DraftTree:

@@ -88,10 +88,11 @@ class StepEvent:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Whether speculation is active in a run, and in words why or why not."""
+    """Whether speculation is active in a run, in words why or why not, and the name of the head that drafts."""
 
     active: bool
     reason: str
+    head: str | None = None
 
 
 @dataclass(slots=True)

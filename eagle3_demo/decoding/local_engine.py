@@ -1,4 +1,4 @@
-"""The engine of this process: one target and its head in memory, any number of requests."""
+"""The engine of this process: one target and its heads in memory, any number of requests."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from eagle3_demo.decoding.autoregressive import decode_autoregressive
 from eagle3_demo.decoding.events import Speculation, StepEvent
 from eagle3_demo.decoding.speculative import decode_speculatively
 from eagle3_demo.errors import UserError
-from eagle3_demo.models.acceleration import pack_linears
 from eagle3_demo.models.chat import Message, encode_chat
-from eagle3_demo.models.checkpoint import load_head
+from eagle3_demo.models.checkpoint import load_draft_head
+from eagle3_demo.models.draft_head import DraftHead
 from eagle3_demo.models.embedded import embedded_target
-from eagle3_demo.models.head import Eagle3Head
 from eagle3_demo.models.target import TargetModel
 from eagle3_demo.presets import EMBEDDED, find_preset
 from eagle3_demo.progress import ProgressCallback, ReadingCallback
-from eagle3_demo.settings import GenerationSettings
+from eagle3_demo.settings import METHOD_NAMES, METHODS, GenerationSettings, Method
 
 
 class LocalEngine:
@@ -29,16 +28,17 @@ class LocalEngine:
 
     Args:
         target: the frozen target.
-        head: its draft head; None decodes plainly, whatever a request asks for, and says so.
-        names: how target and head are called in results.
+        heads: its draft heads with their names, by the method they draft for; without one for its method a request is
+            decoded plainly, and that is said.
+        target_name: how the target is called in results.
     """
 
-    def __init__(self, target: TargetModel, head: Eagle3Head | None, names: tuple[str, str | None]) -> None:
-        self.target, self.head = target, head
-        self.target_name, self.head_name = names
+    def __init__(self, target: TargetModel, heads: dict[Method, tuple[str, DraftHead]], target_name: str) -> None:
+        self.target, self.heads, self.target_name = target, heads, target_name
         self.device = target.device.type
         self.dtype = target.precision
         self.max_context = target.max_context
+        self.head_name = self._main_head()
 
     @classmethod
     def load(
@@ -54,32 +54,40 @@ class LocalEngine:
         """See `eagle3_demo.engine.load_engine`."""
         tell = progress or (lambda fraction, text: None)
         source: str | Path
+        own_heads: dict[Method, str] = {}
         if target is not None:
             if preset is not None:
                 raise UserError("give either a preset or a target, not both")
-            source, target_name, head_source = target, target, head
+            source, target_name = target, target
         else:
             chosen = find_preset(preset) if preset else EMBEDDED
-            head_source, target_name = head or chosen.head, chosen.target
-            source = chosen.target
+            own_heads = {"eagle3": chosen.head}
+            if chosen.eagle2_head and (Path(chosen.eagle2_head) / "model.safetensors").is_file():
+                own_heads["eagle2"] = chosen.eagle2_head
+            source, target_name = chosen.target, chosen.target
             if chosen.embedded:
                 source = embedded_target(progress=lambda fraction, text: tell(0.6 * fraction, text))
         model = TargetModel.load(
             source, device=device, dtype=dtype, progress=lambda fraction, text: tell(0.6 + 0.35 * fraction, text)
         )
-        loaded = cls(model, None, (target_name, None))
-        if head_source is not None:
-            tell(0.95, f"Loading the draft head {Path(head_source).name}")
-            loaded._take_head(_head_folder(head_source), Path(head_source).name)
+        loaded = cls(model, {}, target_name)
+        tell(0.95, "Loading the draft heads")
+        if head:
+            loaded._take_head(head)
+        for method, own_head in own_heads.items():
+            if method not in loaded.heads:
+                loaded._take_head(own_head)
         tell(1.0, "Ready")
         return loaded
 
-    def _take_head(self, folder: Path, name: str) -> None:
-        head = load_head(folder, vocabulary_size=self.target.vocabulary_size, hidden_size=self.target.hidden_size)
-        self.head_name = name
-        self.head = head.to(self.target.device, self.target.dtype)
-        if self.target.packed:
-            pack_linears(self.head)
+    def _take_head(self, source: str) -> None:
+        head = load_draft_head(_head_folder(source), self.target)
+        self.heads[head.method] = (Path(source).name, head)
+        self.head_name = self._main_head()
+
+    def _main_head(self) -> str | None:
+        """The EAGLE-3 head's name, or that of the only head there is."""
+        return next((self.heads[method][0] for method in METHODS if method in self.heads), None)
 
     def encode(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """See `DecodingEngine.encode`."""
@@ -95,13 +103,15 @@ class LocalEngine:
         """See `DecodingEngine.speculation`."""
         if settings.method == "autoregressive":
             return Speculation(False, "plain decoding was asked for")
-        if self.head is None:
-            return Speculation(False, f"no draft head is loaded for {self.target_name}; give one with --head")
-        limit = self.head.config.max_position_embeddings
-        reason = f"EAGLE-3 with {self.head_name}"
+        method = METHOD_NAMES[settings.method]
+        if settings.method not in self.heads:
+            return Speculation(False, f"no {method} head is loaded for {self.target_name}; give one with --head")
+        name, head = self.heads[settings.method]
+        limit = head.config.max_position_embeddings
+        reason = f"{method} with {name}"
         if limit < self.max_context:
             reason += f"; plain decoding beyond position {limit}, where the head's context ends"
-        return Speculation(True, reason)
+        return Speculation(True, reason, name)
 
     def run(
         self,
@@ -111,8 +121,9 @@ class LocalEngine:
         reading: ReadingCallback | None = None,
     ) -> Generator[StepEvent, None, None]:
         """See `DecodingEngine.run`."""
-        if self.head is not None and self.speculation(settings).active:
-            return decode_speculatively(self.target, self.head, prompt_ids, settings, cancelled, reading)
+        if self.speculation(settings).active:
+            _, head = self.heads[settings.method]
+            return decode_speculatively(self.target, head, prompt_ids, settings, cancelled, reading)
         return decode_autoregressive(self.target, prompt_ids, settings, cancelled, reading)
 
 
@@ -125,5 +136,5 @@ def _head_folder(source: str) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise UserError(
             f"head {source!r} is no local folder and cannot be fetched from the hub ({type(error).__name__}); "
-            "give the folder of an EAGLE-3 head (config.json, model.safetensors) or the id of one on the hub"
+            "give the folder of an EAGLE head (config.json, model.safetensors) or the id of one on the hub"
         ) from error

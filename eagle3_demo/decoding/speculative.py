@@ -1,4 +1,4 @@
-"""The EAGLE-3 loop: draft a tree, verify it in one target forward, accept, commit, repeat.
+"""The speculative loop, whichever head drafts: draft a tree, verify it in one target forward, accept, commit, repeat.
 
 Every round the head's cache is first extended by the accepted tokens with their real target features; rows made from
 drafted states are overwritten (eagle3_reference.md 4.6).
@@ -17,7 +17,8 @@ from eagle3_demo.decoding.spoiling import spoil
 from eagle3_demo.decoding.steps import StepWriter, prefill, token_budget
 from eagle3_demo.decoding.tree import DraftTree
 from eagle3_demo.decoding.verification import accept
-from eagle3_demo.models.head import Eagle3Head, HeadSession
+from eagle3_demo.models.draft_head import DraftHead
+from eagle3_demo.models.head import HeadSession
 from eagle3_demo.models.target import TargetModel
 from eagle3_demo.progress import ReadingCallback
 from eagle3_demo.settings import GenerationSettings, TreeSettings
@@ -25,7 +26,7 @@ from eagle3_demo.settings import GenerationSettings, TreeSettings
 
 def decode_speculatively(
     target: TargetModel,
-    head: Eagle3Head,
+    head: DraftHead,
     prompt_ids: Sequence[int],
     settings: GenerationSettings,
     cancelled: Callable[[], bool] = lambda: False,
@@ -48,7 +49,7 @@ def decode_speculatively(
     """
     budget = token_budget(target, prompt_ids, settings)
     writer = StepWriter(target, settings, budget, cancelled)
-    session = target.session(len(prompt_ids) + budget, head.config.taps or target.default_taps)
+    session = target.session(len(prompt_ids) + budget, head.taps(target.default_taps))
     drafter = Drafter(target, head, len(prompt_ids) + budget, settings.tree)
     try:
         tree, verdict, output = prefill(session, writer, prompt_ids, reading)
@@ -77,8 +78,8 @@ class Drafter:
         settings: the tree's shape.
     """
 
-    def __init__(self, target: TargetModel, head: Eagle3Head, capacity: int, settings: TreeSettings) -> None:
-        self._embed = head.embed_tokens if hasattr(head, "embed_tokens") else target.embed
+    def __init__(self, target: TargetModel, head: DraftHead, capacity: int, settings: TreeSettings) -> None:
+        self._embed: Callable[[Tensor], Tensor] = getattr(head, "embed_tokens", target.embed)
         self._head, self._settings, self._device = head, settings, target.device
         self._session = HeadSession(head, capacity + settings.depth * settings.top_k)
         self._tokens: list[int] = []
@@ -94,7 +95,7 @@ class Drafter:
 
         Args:
             tokens: the token that follows each feature.
-            taps: [n, 3 * target hidden].
+            taps: [n, taps * target hidden].
             rows: the features to take, in order; None takes all.
         """
         assert taps is not None

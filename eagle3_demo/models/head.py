@@ -1,32 +1,26 @@
 """The EAGLE-3 draft head: fusion of three target features, one decoder layer, a reduced draft vocabulary.
 
-Shapes and rules are those of eagle3_reference.md section 1. The slot rule: feature i (the target's hidden states at
-position i) is paired with the embedding of token i+1, and the output at slot i predicts token i+2.
-
-The pieces (`fuse`, `attention_inputs`, `finish`, `logits`) carry no attention of their own: training attends over
-simulated steps (training/training_time_test.py), drafting over a cache (`HeadSession`).
+Shapes and rules are those of eagle3_reference.md section 1. `HeadSession` is the draft cache of any head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRotaryEmbedding, rotate_half
+from transformers.models.llama.modeling_llama import LlamaMLP
+
+from eagle3_demo.models.draft_head import DraftHead, DraftHeadConfig, HeadAttention, RMSNorm
 
 
-class Eagle3Config(BaseModel):
+class Eagle3Config(DraftHeadConfig):
     """Sizes and variants of a head. Field names are those of public checkpoints (eagle3_reference.md 1.3, 2).
 
     Attributes:
-        vocab_size: the target's vocabulary.
         target_hidden_size: the target's width where it differs from `hidden_size`.
-        rope_theta: base of the *head's* rotary embedding; official heads have none and mean 10000.
         norm_before_residual: the residual is `hidden_norm(h)` instead of `h`.
         norm_before_fc: one RMSNorm over the three concatenated taps.
         fc_norm: one RMSNorm for each tap (EAGLE-3.1).
@@ -34,95 +28,47 @@ class Eagle3Config(BaseModel):
         taps: layers whose inputs are tapped; None means the default (2, L // 2, L - 3).
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    hidden_size: PositiveInt
-    intermediate_size: PositiveInt
-    num_attention_heads: PositiveInt
-    num_key_value_heads: PositiveInt
-    head_dim: PositiveInt
-    vocab_size: PositiveInt
     draft_vocab_size: PositiveInt
-    max_position_embeddings: PositiveInt = 2048
-    rms_norm_eps: float = 1e-5
-    hidden_act: str = "silu"
-    rope_theta: float = 10000.0
-    rope_scaling: dict[str, Any] | None = None
     target_hidden_size: PositiveInt | None = None
     norm_before_residual: bool = False
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
-    taps: tuple[int, int, int] | None = None
+    taps: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt] | None = None
 
     @property
     def tapped_size(self) -> int:
         """Width of one tap."""
         return self.target_hidden_size or self.hidden_size
 
-    def layer_config(self) -> LlamaConfig:
-        """The decoder layer as transformers describes it."""
-        return LlamaConfig(
-            hidden_size=self.hidden_size,
-            intermediate_size=self.intermediate_size,
-            num_attention_heads=self.num_attention_heads,
-            num_key_value_heads=self.num_key_value_heads,
-            head_dim=self.head_dim,
-            hidden_act=self.hidden_act,
-            max_position_embeddings=self.max_position_embeddings,
-            rope_parameters={"rope_type": "default", **(self.rope_scaling or {}), "rope_theta": self.rope_theta},
-        )
-
-
-class RMSNorm(nn.RMSNorm):
-    """RMSNorm that keeps its input's dtype, so that mixed precision stays on torch's fused path."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., hidden] to [..., hidden]."""
-        return functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
-
-
-class HeadAttention(nn.Module):
-    """Projections of the head's self-attention; queries, keys and values read the doubled input width."""
-
-    def __init__(self, config: Eagle3Config) -> None:
-        super().__init__()
-        width, kv_width = (
-            heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads)
-        )
-        self.q_proj = nn.Linear(2 * config.hidden_size, width, bias=False)
-        self.k_proj = nn.Linear(2 * config.hidden_size, kv_width, bias=False)
-        self.v_proj = nn.Linear(2 * config.hidden_size, kv_width, bias=False)
-        self.o_proj = nn.Linear(width, config.hidden_size, bias=False)
-
 
 class HeadLayer(nn.Module):
-    """The one decoder layer, named as in public checkpoints."""
+    """The one decoder layer, named as in public checkpoints; its attention reads the doubled width."""
 
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = HeadAttention(config)
+        self.self_attn = HeadAttention(config, 2 * config.hidden_size)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = LlamaMLP(config.layer_config())
 
 
-class Eagle3Head(nn.Module):
+class Eagle3Head(DraftHead):
     """The draft head. Token embeddings are the target's, frozen, and are passed in unless the head brings its own.
 
     Buffers: `d2t` int64 [draft vocabulary], offsets (`target id = j + d2t[j]`); `t2d` bool [target vocabulary].
     """
 
+    method = "eagle3"
+    config: Eagle3Config
     d2t: Tensor
     t2d: Tensor
 
     def __init__(self, config: Eagle3Config) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config, HeadLayer(config))
         taps_width = 3 * config.tapped_size
         self.fc = nn.Linear(taps_width, config.hidden_size, bias=False)
-        self.midlayer = HeadLayer(config)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
         if config.norm_before_fc:
@@ -133,7 +79,10 @@ class Eagle3Head(nn.Module):
             self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
         self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
-        self.rotary = LlamaRotaryEmbedding(config.layer_config())
+
+    def taps(self, default: tuple[int, int, int]) -> tuple[int, ...]:
+        """Three layers whose inputs are read."""
+        return self.config.taps or default
 
     def set_draft_vocabulary(self, ids: Tensor) -> None:
         """Sets `d2t` and `t2d` from ascending target ids, int64 [draft vocabulary]."""
@@ -158,35 +107,9 @@ class Eagle3Head(nn.Module):
         """[..., hidden] twice to the attention's input [..., 2 * hidden]: embedding first."""
         return torch.cat([self.midlayer.input_layernorm(embeddings), self.midlayer.hidden_norm(hidden)], dim=-1)
 
-    def queries(self, layer_input: Tensor, positions: Tensor) -> Tensor:
-        """[batch, n, 2 * hidden] and positions [batch, n] to rotated queries [batch, heads, n, head dim]."""
-        return self._rotated(self.midlayer.self_attn.q_proj(layer_input), positions)
-
-    def keys_values(self, layer_input: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotated keys and values, each [batch, key-value heads, n, head dim]."""
-        values = self.midlayer.self_attn.v_proj(layer_input)
-        keys = self._rotated(self.midlayer.self_attn.k_proj(layer_input), positions)
-        return keys, values.unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
-
-    def _rotated(self, projected: Tensor, positions: Tensor) -> Tensor:
-        states = projected.unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2)
-        cosine, sine = (part.unsqueeze(1) for part in self.rotary(states, positions))
-        return states * cosine + rotate_half(states) * sine
-
-    def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        """Output projection, residuals and MLP.
-
-        Args:
-            hidden: [..., hidden], the layer's raw input state.
-            attended: [..., heads * head dim], the attention's result.
-
-        Returns:
-            [..., hidden], before the final norm.
-        """
-        layer = self.midlayer
-        residual = layer.hidden_norm(hidden) if self.config.norm_before_residual else hidden
-        middle = residual + layer.self_attn.o_proj(attended)
-        return middle + layer.mlp(layer.post_attention_layernorm(middle))
+    def residual(self, layer_input: Tensor, hidden: Tensor) -> Tensor:
+        """The raw state; with `norm_before_residual` the normed one."""
+        return self.midlayer.hidden_norm(hidden) if self.config.norm_before_residual else hidden
 
     def logits(self, output: Tensor) -> Tensor:
         """[..., hidden] to logits over the draft vocabulary [..., draft vocabulary]."""
@@ -208,10 +131,10 @@ class HeadSession:
         length: positions made from real target features.
     """
 
-    def __init__(self, head: Eagle3Head, capacity: int) -> None:
+    def __init__(self, head: DraftHead, capacity: int) -> None:
         self.head = head
         config = head.config
-        weight = head.norm.weight
+        weight = head.midlayer.post_attention_layernorm.weight
         shape = (1, config.num_key_value_heads, capacity, config.head_dim)
         self._keys = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
         self._values = torch.zeros_like(self._keys)
@@ -223,7 +146,7 @@ class HeadSession:
 
         Args:
             embeddings: [n, hidden], of the tokens one position *after* each feature.
-            taps: [n, 3 * target hidden].
+            taps: [n, taps * target hidden].
 
         Returns:
             [hidden], the output at the last slot, before the final norm: the state that drafts the next token.
@@ -260,6 +183,12 @@ class HeadSession:
         self, embeddings: Tensor, hidden: Tensor, positions: Tensor, mask: Tensor, offset: int, last_only: bool = False
     ) -> Tensor:
         layer_input = self.head.layer_input(embeddings.to(hidden.dtype), hidden)[None]
+        fused = self.head.fused
+        if fused is not None and fused.attention.takes(len(hidden)):
+            residual = self.head.residual(layer_input[0], hidden)
+            visible = mask if mask.numel() > 1 else None
+            cache = (self._keys, self._values)
+            return fused(layer_input[0], residual, positions, cache, visible, self.length, last_only)
         start = self.length + offset
         end = start + hidden.shape[0]
         keys, values = self.head.keys_values(layer_input, positions[None])
@@ -268,7 +197,7 @@ class HeadSession:
         if last_only:
             layer_input, hidden, positions, mask = layer_input[:, -1:], hidden[-1:], positions[-1:], mask[-1:]
         attended = self._attend(self.head.queries(layer_input, positions[None]), mask, end)
-        return self.head.finish(hidden, attended)
+        return self.head.finish(self.head.residual(layer_input[0], hidden), attended)
 
     def _attend(self, queries: Tensor, mask: Tensor, end: int) -> Tensor:
         """Grouped attention without expanding keys: queries of one group are more rows of one key-value head."""

@@ -278,9 +278,9 @@ INLINE void rotate(float *head, const float *cosines, const float *sines, int si
     }
 }
 
-/* One head of one row over the `count` cache rows `seen`, in that order. scores is room for count numbers. */
-INLINE void attend(const float *query, const float *keys, const float *values, const int *seen, int count, float *scores,
-                   float *out, int size, float scaling) {
+/* One head of one row over the `count` cache rows `seen`, in that order. scores and seen have room for 16 more. */
+INLINE void attend_sized(const float *query, const float *keys, const float *values, int *seen, int count, float *scores,
+                         float *out, int size, float scaling) {
     float highest = -INFINITY;
     for (int i = 0; i < count; i++) {
         const float *key = keys + (long)seen[i] * size;
@@ -298,31 +298,53 @@ INLINE void attend(const float *query, const float *keys, const float *values, c
         memcpy(scores + i, &weight, sizeof weight);
     }
     float share = 1.0f / total_of(sums);
-    for (int k = 0; k < size; k += LANES) {
-        floats total = {0};
-        for (int i = 0; i < count; i++) total += scores[i] * load_floats(values + (long)seen[i] * size + k);
-        total *= share;
-        memcpy(out + k, &total, sizeof total);
+    /* All parts of a head at once, even and odd rows apart: sixteen additions under way instead of one. */
+    for (int part = 0; part < size; part += 4 * LANES) {
+        floats even[4], odd[4];
+        int width = size - part < 4 * LANES ? (size - part) / LANES : 4;
+        UNROLLED for (int k = 0; k < 4; k++) even[k] = odd[k] = (floats){0};
+        scores[count] = 0;
+        seen[count] = seen[count - 1];
+        for (int i = 0; i < count; i += 2) {
+            const float *first = values + (long)seen[i] * size + part, *second = values + (long)seen[i + 1] * size + part;
+            UNROLLED for (int k = 0; k < 4; k++) {
+                if (k >= width) break;
+                even[k] += scores[i] * load_floats(first + k * LANES);
+                odd[k] += scores[i + 1] * load_floats(second + k * LANES);
+            }
+        }
+        for (int k = 0; k < width; k++) {
+            floats total = (even[k] + odd[k]) * share;
+            memcpy(out + part + k * LANES, &total, sizeof total);
+        }
     }
+}
+
+INLINE void attend(const float *query, const float *keys, const float *values, int *seen, int count, float *scores,
+                   float *out, int size, float scaling) {
+    if (size == 64) attend_sized(query, keys, values, seen, count, scores, out, 64, scaling);
+    else if (size == 128) attend_sized(query, keys, values, seen, count, scores, out, 128, scaling);
+    else attend_sized(query, keys, values, seen, count, scores, out, size, scaling);
 }
 
 /* Attention of new rows over a cache, their own keys and values written to it first.
 
    projected: float32 [rows, heads + 2 * shared, size], queries, keys and values of each row, changed in place.
-   cosines, sines: [rows, size], the sines negative in the first half.
-   keys, values: [shared, capacity, size]; `length` rows are there, the new ones come right after them.
-   visible: bool [rows, rows], which new rows a row sees; NULL when there is one.
+   cosines, sines: [places, size], the sines negative in the first half; row i is rotated by line positions[i].
+   keys, values: [shared, capacity, size]; `length` rows are there for all to see, then `pending` of a tree's earlier
+   levels; the new ones come right after them.
+   visible: bool [rows, pending + rows], which of the tree's rows a new row sees; NULL when it is the only one.
    out: [rows, heads, size]. size is a multiple of 16. Returns 0, or 1 when there is no memory. */
-int attention(float *projected, const float *cosines, const float *sines, float *keys, float *values,
-              const uint8_t *visible, float *out, int rows, int heads, int shared, int size, int length, int capacity,
-              float scaling, int threads) {
-    int width = heads + 2 * shared, most = length + rows, failed = 0;
+int attention(float *projected, const float *cosines, const float *sines, const int64_t *positions, float *keys,
+              float *values, const uint8_t *visible, float *out, int rows, int heads, int shared, int size, int length,
+              int pending, int capacity, float scaling, int threads) {
+    int width = heads + 2 * shared, tree = pending + rows, most = length + tree, failed = 0;
     for (int row = 0; row < rows; row++) {
         float *line = projected + (long)row * width * size;
         for (int head = 0; head < heads + shared; head++)
-            rotate(line + head * size, cosines + row * size, sines + row * size, size);
+            rotate(line + head * size, cosines + positions[row] * size, sines + positions[row] * size, size);
         for (int head = 0; head < shared; head++) {
-            long place = ((long)head * capacity + length + row) * size;
+            long place = ((long)head * capacity + length + pending + row) * size;
             memcpy(keys + place, line + (heads + head) * size, sizeof(float) * size);
             memcpy(values + place, line + (heads + shared + head) * size, sizeof(float) * size);
         }
@@ -338,8 +360,8 @@ int attention(float *projected, const float *cosines, const float *sines, float 
             int row = item / heads, head = item % heads, count = length;
             long offset = (long)(head / (heads / shared)) * capacity * size;
             for (int i = 0; i < length; i++) seen[i] = i;
-            for (int i = 0; i < rows; i++)
-                if (visible == NULL || visible[row * rows + i]) seen[count++] = length + i;
+            for (int i = 0; i < tree; i++)
+                if (visible == NULL || visible[row * tree + i]) seen[count++] = length + i;
             attend(projected + ((long)row * width + head) * size, keys + offset, values + offset, seen, count, scores,
                    out + ((long)row * heads + head) * size, size, scaling);
         }

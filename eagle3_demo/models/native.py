@@ -53,7 +53,7 @@ def native_kernels() -> tuple[Kernels | None, str]:
         return None, f"the compiled {SOURCE.name} cannot be used ({error})"
     pointer, integer, number = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
     product.argtypes = [integer, pointer, integer, pointer, pointer, number, pointer, *[integer] * 5]
-    attention.argtypes = [*[pointer] * 7, *[integer] * 6, number, integer]
+    attention.argtypes = [*[pointer] * 8, *[integer] * 7, number, integer]
     return Kernels(product, attention), ""
 
 

@@ -20,6 +20,9 @@ from torch import Tensor, nn
 from eagle3_demo.models.gguf_blocks import BLOCK, Q4_1, split_blocks
 from eagle3_demo.models.native import Kernels, native_kernels
 
+Blocks = Mapping[nn.Linear, np.ndarray]
+"""Rows of GGUF blocks by layer."""
+
 LANES = 16
 FLOAT16 = 2
 """Format number of kernels.c, next to Q4_1 and Q8_0."""
@@ -105,7 +108,7 @@ class FbgemmLinear(PackedLinear):
         return y if onto is None else onto.add_(y)
 
 
-def packed_linear(*linears: nn.Linear, blocks: Mapping[nn.Linear, np.ndarray] | None = None) -> PackedLinear:
+def packed_linear(*linears: nn.Linear, blocks: Blocks | None = None) -> PackedLinear:
     """Packs layers over the same input as one product whose outputs stand in this order.
 
     Args:
@@ -126,6 +129,17 @@ def packed_linear(*linears: nn.Linear, blocks: Mapping[nn.Linear, np.ndarray] | 
     if kernels is not None:
         return NativeLinear(kernels, FLOAT16, tiled_halves(weight), shape, bias)
     return FbgemmLinear(weight, bias)
+
+
+def eight_bit_blocks(*linears: nn.Linear) -> Blocks:
+    """Weights rounded to Q8_0 blocks; layers whose inputs are no whole number of blocks are left out."""
+    from gguf import GGMLQuantizationType, quants
+
+    return {
+        linear: quants.quantize(linear.weight.detach().float().numpy(), GGMLQuantizationType.Q8_0)
+        for linear in linears
+        if linear.in_features % BLOCK == 0
+    }
 
 
 def tiled_blocks(rows: np.ndarray, inputs: int) -> tuple[int, Tensor]:

@@ -19,6 +19,8 @@ from eagle3_demo.progress import ReadingCallback
 TREE_ROWS = 128
 """Rows a session keeps beyond its capacity for one uncommitted tree."""
 PREFILL_SLICE = 512
+FINAL_STATE = -1
+"""As a tap: the last layer's output after the final norm, which is what the LM head reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class TargetOutput:
 
     Attributes:
         logits: float32 [rows, V].
-        taps: the residual stream that enters each tapped layer, low to high, side by side: [n, taps * H] in the
-            model's dtype. None when the session has no taps.
+        taps: the residual stream that enters each tapped layer (or the final state), in the order of the session's
+            taps, side by side: [n, taps * H] in the model's dtype. None when the session has no taps.
     """
 
     logits: Tensor
@@ -41,7 +43,7 @@ class TargetSession:
     Args:
         model: a frozen causal LM that went through `TargetModel.wrap`; nothing is ever stored on it.
         capacity: positions the request may commit; one tree fits on top.
-        taps: layers whose inputs to return; None for none.
+        taps: layers whose inputs to return, or `FINAL_STATE`; None for none.
     """
 
     def __init__(self, model: Any, capacity: int, taps: tuple[int, ...] | None) -> None:
@@ -144,14 +146,15 @@ def _run_layers(
     decoder = model.model
     hidden = decoder.embed_tokens(ids)
     rotary = decoder.rotary_emb(hidden, positions)
-    inputs = []
+    states = []
     for layer in decoder.layers:
-        inputs.append(hidden)
+        states.append(hidden)
         hidden = layer(
             hidden, attention_mask=mask, position_ids=positions, cache=cache, use_cache=True, position_embeddings=rotary
         )
-    hidden = decoder.norm(hidden[:, -1:] if last_only else hidden)
-    return TargetOutput(model.lm_head(hidden)[0].float(), _join(inputs, taps))
+    states.append(decoder.norm(hidden))
+    logits = model.lm_head(states[-1][:, -1:] if last_only else states[-1])
+    return TargetOutput(logits[0].float(), _join(states, taps))
 
 
 def _run_model(
@@ -179,4 +182,5 @@ def _run_model(
 
 
 def _join(hidden_states: Sequence[Tensor], taps: tuple[int, ...] | None) -> Tensor | None:
+    """Tapped states side by side; the input of each layer, then the final state, as transformers counts them."""
     return None if taps is None else torch.cat([hidden_states[layer][0] for layer in taps], -1)

@@ -22,14 +22,14 @@ from transformers import (
 )
 
 from eagle3_demo.errors import UserError
-from eagle3_demo.models.acceleration import LLAMA_LIKE, Blocks, accelerate
+from eagle3_demo.models.acceleration import LLAMA_LIKE, accelerate
 from eagle3_demo.models.chat import end_tokens
 from eagle3_demo.models.compatibility import prove_tree, refuse_config, refuse_forward
 from eagle3_demo.models.gguf_blocks import BLOCKS_FILE, load_blocks
 from eagle3_demo.models.loading import without_weights_bar
 from eagle3_demo.models.native import native_kernels
-from eagle3_demo.models.packed_linear import PackedLinear
-from eagle3_demo.models.session import TargetSession
+from eagle3_demo.models.packed_linear import Blocks, PackedLinear
+from eagle3_demo.models.session import FINAL_STATE, TargetSession
 from eagle3_demo.progress import ProgressCallback
 
 _DTYPES = {
@@ -187,12 +187,17 @@ class TargetModel:
         """Token embeddings: int64 [n] -> [n, H]."""
         return self.model.get_input_embeddings()(ids)
 
+    @torch.inference_mode()
+    def lm_head(self, states: Tensor) -> Tensor:
+        """The LM head alone: last hidden states after the final norm, [n, H] -> logits [n, V]."""
+        return self.model.get_output_embeddings()(states)
+
     def session(self, capacity: int, taps: tuple[int, ...] | None = None) -> TargetSession:
         """Starts a request.
 
         Args:
             capacity: positions it may commit; one tree fits on top.
-            taps: layers whose inputs to return; None for none.
+            taps: layers whose inputs to return, or `FINAL_STATE`; None for none.
 
         Raises:
             UserError: more than the model's context, or layers it does not have.
@@ -202,7 +207,7 @@ class TargetModel:
                 f"{capacity} positions do not fit {self.name}, which has a context of {self.max_context} tokens; "
                 "shorten the prompt or lower max_new_tokens"
             )
-        if taps is not None and not (taps and all(0 <= layer < self.layers for layer in taps)):
+        if taps is not None and not (taps and all(t == FINAL_STATE or 0 <= t < self.layers for t in taps)):
             raise UserError(f"the head taps layers {list(taps)}, but {self.name} has layers 0 to {self.layers - 1}")
         return TargetSession(self.model, capacity, taps)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -18,12 +20,40 @@ from eagle3_demo.training.training_time_test import TrainingBatch
 ROWS_AT_ONCE = 1024
 
 
+class FeatureSource(Protocol):
+    """What training needs of the target: the model itself, and token blocks with its features."""
+
+    model: PreTrainedModel
+
+    def batch(self, block: TokenBlock) -> TrainingBatch:
+        """The block with its features."""
+
+
+class SomeTaps:
+    """A source whose batches hold only some of another's taps, so that heads of two kinds share features on disk.
+
+    Args:
+        source: gives more taps.
+        first, last: the taps to keep, `last` excluded.
+    """
+
+    def __init__(self, source: FeatureSource, first: int, last: int) -> None:
+        self.model, self._source = source.model, source
+        size = source.model.config.get_text_config().hidden_size
+        self._columns = slice(first * size, last * size)
+
+    def batch(self, block: TokenBlock) -> TrainingBatch:
+        """The block with some of its features."""
+        whole = self._source.batch(block)
+        return replace(whole, taps=whole.taps[..., self._columns])
+
+
 class TargetFeatures:
     """Turns token blocks into training batches with the target's hidden states.
 
     Args:
         model: the frozen target.
-        taps: three layers whose inputs are tapped.
+        taps: layers whose inputs are tapped; -1 is the last hidden state after the final norm.
         folder: where features are kept between passes; None computes them anew each time.
         budget_bytes: no more than this is written; blocks beyond it are computed each time.
     """

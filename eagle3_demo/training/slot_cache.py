@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
-from eagle3_demo.models.acceleration import folded_attention
+from eagle3_demo.models.attention import folded_attention
 
 SLOT_ATTENTION = "eagle3_demo_slots"
 SLOTS_IN_GROUP = 4

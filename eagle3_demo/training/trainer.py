@@ -30,9 +30,10 @@ from transformers import PreTrainedModel
 from eagle3_demo.errors import UserError
 from eagle3_demo.files import write_atomically
 from eagle3_demo.models.checkpoint import save_head
+from eagle3_demo.models.draft_head import DraftHead
 from eagle3_demo.models.head import Eagle3Head
 from eagle3_demo.training.batches import TokenBlock
-from eagle3_demo.training.features import TargetFeatures
+from eagle3_demo.training.features import FeatureSource
 from eagle3_demo.training.losses import LossKind
 from eagle3_demo.training.metrics import Report, Tally, append_report, forget_after, write_curve
 from eagle3_demo.training.optimizers import OptimizerName, make_optimizers, scheduled_share
@@ -101,7 +102,8 @@ class Loss(Protocol):
 class Eagle3Loss:
     """The training-time test of an EAGLE-3 head against its target."""
 
-    def __init__(self, head: Eagle3Head, model: PreTrainedModel, kind: LossKind) -> None:
+    def __init__(self, head: DraftHead, model: PreTrainedModel, kind: LossKind) -> None:
+        assert isinstance(head, Eagle3Head)
         self.head, self.kind = head, kind
         self.embedding = model.get_input_embeddings().weight.detach()
         ids = head.target_ids(torch.arange(head.config.draft_vocab_size, device=head.d2t.device))
@@ -121,7 +123,7 @@ class Trainer:
 
     Args:
         head: the head, float32, on the target's device.
-        features: the frozen target's features.
+        features: the frozen target's features; anything with its `model` and `batch`.
         folder: the run folder.
         resume: continue from `state.pt` in the folder.
         loss: what is minimised; None is the training-time test of an EAGLE-3 head.
@@ -132,8 +134,8 @@ class Trainer:
 
     def __init__(
         self,
-        head: Eagle3Head,
-        features: TargetFeatures,
+        head: DraftHead,
+        features: FeatureSource,
         settings: TrainingSettings,
         folder: Path,
         *,

@@ -112,7 +112,7 @@ def training_time_test(
             diagonal_keys.append(own_keys.repeat_interleave(groups, 1))
             diagonal_values.append(own_values.repeat_interleave(groups, 1))
         attended = attend_to_steps(queries, keys, values, diagonal_keys, diagonal_values, slots.mask)
-        output = head.finish(hidden, attended.transpose(1, 2).flatten(2))
+        output = head.finish(head.residual(layer_input, hidden), attended.transpose(1, 2).flatten(2))
         results.append(_step_result(head, labels, batch, slots, output, step, loss))
         hidden = head.feedback(output)
     return results

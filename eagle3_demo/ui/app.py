@@ -22,10 +22,11 @@ from eagle3_demo.ui.race import build_race
 from eagle3_demo.ui.session import Session
 from eagle3_demo.ui.static_files import STYLE_SHEETS
 from eagle3_demo.ui.theme import page_theme
+from eagle3_demo.ui.training import build_training
 from eagle3_demo.ui.trees import build_trees, tree_drawing
 
 QUEUE_LENGTH = 20
-TABS = ("race", "trees", "chat", "learn", "benchmarks")
+TABS = ("race", "trees", "chat", "learn", "benchmarks", "training")
 
 _PRECISIONS = {"packed16": "packed16 (16-bit weights)", "gguf": "gguf (the file's own 4- and 8-bit weights)"}
 _OPEN_SIDEBAR_WHEN_WIDE = "() => [window.innerWidth > 1200]"
@@ -67,7 +68,7 @@ def build(
         tree = tree_drawing(first.comparison.right if first else None)
         with gr.Sidebar(open=False, width=300, elem_id="settings") as sidebar:
             gr.HTML("<h2>Settings</h2>", apply_default_css=False)
-            controls = build_controls(most_tokens)
+            controls = build_controls(engine, most_tokens)
         header = gr.HTML(_header(engine), apply_default_css=False, elem_id="header")
         _follow_loading(engine, blocks, header)
         with gr.Tabs(elem_id="tabs") as tabs:
@@ -81,6 +82,8 @@ def build(
                 build_learn(race, session, tree, tabs, first)
             with gr.Tab("Benchmarks", id="benchmarks") as benchmarks:
                 build_benchmarks(benchmarks)
+            with gr.Tab("Training", id="training"):
+                build_training()
         publish(engine, examples, most_tokens)
         wide = gr.Checkbox(visible=False)
         blocks.load(lambda wide: gr.Sidebar(open=bool(wide)), wide, sidebar, js=_OPEN_SIDEBAR_WHEN_WIDE, **PLUMBING)

@@ -8,9 +8,16 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
+from eagle3_demo.background_engine import BackgroundEngine
+from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.errors import UserError
-from eagle3_demo.settings import GenerationSettings, SamplingSettings, TreeSettings, generation_settings
-from eagle3_demo.ui.recording import METHOD_NAMES
+from eagle3_demo.settings import (
+    METHOD_NAMES,
+    GenerationSettings,
+    SamplingSettings,
+    TreeSettings,
+    generation_settings,
+)
 
 NAMES = ("method", "temperature", "top_p", "top_k", "max_new_tokens", "seed", "depth", "tree_top_k", "nodes")
 """Settings in the order of the controls."""
@@ -20,11 +27,11 @@ MOST_TOKENS = 1024
 """New tokens that a visitor may ask for, unless the page is built with another limit."""
 
 
-def build_controls(most_tokens: int = MOST_TOKENS) -> list[Component]:
+def build_controls(engine: DecodingEngine, most_tokens: int = MOST_TOKENS) -> list[Component]:
     """Draws the settings; the components come in the order of `NAMES`."""
     sampling, tree = SamplingSettings(), TreeSettings()
     method = gr.Radio(
-        [(name, method) for method, name in METHOD_NAMES.items()],
+        _methods(engine),
         value="eagle3",
         label="Decoding method",
         info="For Chat; a race chooses its own two.",
@@ -58,6 +65,14 @@ def build_controls(most_tokens: int = MOST_TOKENS) -> list[Component]:
             2, 128, value=tree.nodes, step=1, label="Nodes", info="Tokens the target checks in one forward pass."
         )
     return [method, temperature, top_p, top_k, max_new_tokens, seed, depth, tree_top_k, nodes]
+
+
+def _methods(engine: DecodingEngine) -> list[tuple[str, str]]:
+    """Names and values of the methods to choose from: EAGLE-2 only where a head for it is loaded already."""
+    if isinstance(engine, BackgroundEngine) and not engine.state.ready:
+        return [(METHOD_NAMES[method], method) for method in ("eagle3", "autoregressive")]
+    contrast = engine.speculation(generation_settings(method="eagle2")).active
+    return [(name, method) for method, name in METHOD_NAMES.items() if method != "eagle2" or contrast]
 
 
 def read_controls(values: Sequence[Any], most_tokens: int = MOST_TOKENS) -> GenerationSettings:

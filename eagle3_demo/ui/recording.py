@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3_demo.decoding.events import RunStatistics, Speculation, StepEvent
-from eagle3_demo.settings import GenerationSettings, Method
+from eagle3_demo.settings import METHOD_NAMES, GenerationSettings, Method
 from eagle3_demo.ui.steps import fallen_text, step_view
 
 WINDOW = 32
@@ -19,8 +19,6 @@ WINDOW = 32
 
 LIVE_WINDOW = 2
 """Draft trees sent while the run goes on: nobody can see more of them."""
-
-METHOD_NAMES: dict[Method, str] = {"eagle3": "EAGLE-3", "autoregressive": "Plain decoding"}
 
 _ENDINGS = {
     "end_token": "the model ended the answer",

@@ -80,6 +80,7 @@ def test_the_report_names_what_was_run_and_where_outputs_part() -> None:
         "date": "2026-01-01T00:00:00+00:00",
         "target": "the target",
         "head": None,
+        "heads": {},
         "device": "cpu",
         "dtype": "float32",
         "speculation": {"active": True, "reason": "EAGLE-3"},

@@ -70,19 +70,19 @@ def test_greedy_output_is_plain_decodings(engine: LocalEngine) -> None:
 def test_plain_float32_weights_give_transformers_greedy_tokens(
     embedded_float32: TargetModel, embedded_reference: PreTrainedModel
 ) -> None:
-    """6 prompts of 48 tokens on unpacked weights: speculation, plain decoding and `transformers.generate` agree."""
+    """6 prompts of 32 tokens on unpacked weights: speculation, plain decoding and `transformers.generate` agree."""
     head = load_head(
         Path(EMBEDDED.head),
         vocabulary_size=embedded_float32.vocabulary_size,
         hidden_size=embedded_float32.hidden_size,
     )
-    engine = LocalEngine(embedded_float32, head, ("target", "head"))
+    engine = LocalEngine(embedded_float32, {"eagle3": ("head", head)}, "target")
     ends = sorted(embedded_float32.end_tokens)
     for ids in prompts(engine)[:6]:
-        plain, speculated = both(engine, ids, max_new_tokens=48)
+        plain, speculated = both(engine, ids, max_new_tokens=32)
         assert speculated.token_ids == plain.token_ids
         output = embedded_reference.generate(
-            torch.tensor([ids]), do_sample=False, max_new_tokens=48, eos_token_id=ends, pad_token_id=ends[0]
+            torch.tensor([ids]), do_sample=False, max_new_tokens=32, eos_token_id=ends, pad_token_id=ends[0]
         )
         expected = output[0, len(ids) :].tolist()
         if plain.token_ids != expected:

@@ -136,7 +136,7 @@ def test_prompts_around_the_heads_context_change_nothing(target: TargetModel, le
     assert speculated.token_ids == plain.token_ids
     assert speculated.stop_reason == plain.stop_reason == ("context" if length == 200 else "length")
     assert any(len(event.tree.tokens) > 1 for event in events) is (length < 64)
-    told = LocalEngine(target, head, ("tiny", "head")).speculation(request)
+    told = LocalEngine(target, {"eagle3": ("head", head)}, "tiny").speculation(request)
     assert told.active and "plain decoding beyond position 64" in told.reason
 
 

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from eagle3_demo.models.acceleration import folded_attention, grouped_attention, pack_linears
+from eagle3_demo.models.acceleration import pack_linears
+from eagle3_demo.models.attention import CachedAttention, folded_attention, grouped_attention
 from eagle3_demo.models.packed_linear import PackedLinear
 
 
@@ -38,3 +39,64 @@ def test_pack_linears_reaches_nested_layers_and_leaves_the_rest() -> None:
     pack_linears(module)
     packed = [isinstance(part, PackedLinear) for part in module.modules()]
     assert packed == [False, True, False, True, False, False]
+
+
+@pytest.mark.parametrize("heads,shared,size", [(6, 2, 64), (4, 4, 16), (3, 1, 128), (4, 2, 80)])
+@pytest.mark.parametrize("rows,pending,length", [(1, 0, 0), (1, 0, 37), (5, 0, 9), (3, 4, 21)])
+def test_attention_over_a_cache_equals_pytorchs(
+    heads: int, shared: int, size: int, rows: int, pending: int, length: int
+) -> None:
+    torch.manual_seed(0)
+    attention = CachedAttention(heads, shared, size, 0.2)
+    assert attention.takes(rows)
+    capacity, tree = length + pending + rows + 3, pending + rows
+    keys, values = torch.randn(2, shared, capacity, size)
+    visible = torch.rand(rows, tree) > 0.5
+    visible[range(rows), range(pending, tree)] = True
+    angles = torch.rand(rows + 2, size // 2)
+    cosines, sines = angles.cos().repeat(1, 2), torch.cat([-angles.sin(), angles.sin()], -1)
+    positions = torch.randint(0, rows + 2, (rows,))
+    projected = torch.randn(rows, heads + 2 * shared, size)
+    query, key, value = (part.transpose(0, 1).clone() for part in projected.split([heads, shared, shared], 1))
+    cos, sin = cosines[positions], sines[positions]
+    query, key = (part * cos + part.roll(size // 2, -1) * sin for part in (query, key))
+    expected_keys, expected_values = keys.clone(), values.clone()
+    new = slice(length + pending, length + tree)
+    expected_keys[:, new], expected_values[:, new] = key, value
+    seen = torch.cat([torch.ones(rows, length, dtype=torch.bool), visible], 1)
+    expected = F.scaled_dot_product_attention(
+        query[None],
+        expected_keys[None, :, : length + tree],
+        expected_values[None, :, : length + tree],
+        seen,
+        scale=0.2,
+        enable_gqa=True,
+    )
+    output = attention(
+        projected.flatten(1), (cosines, sines), positions, keys.data_ptr(), values.data_ptr(),
+        visible if tree > 1 else None, length, pending, capacity,
+    )  # fmt: skip
+    torch.testing.assert_close(output, expected[0].transpose(0, 1).flatten(1), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close((keys, values), (expected_keys, expected_values))
+
+
+def test_a_row_is_the_same_in_a_tree_and_alone() -> None:
+    """Bit for bit: rows that a node does not see leave no trace in its sums."""
+    torch.manual_seed(0)
+    attention, length, capacity = CachedAttention(2, 1, 64, 0.125), 50, 70
+    cache = torch.randn(2, 1, capacity, 64)
+    rotary = torch.rand(60, 64), torch.rand(60, 64)
+    projected = torch.randn(5, 4, 64)
+    path = [0, 2, 4]
+    visible = torch.eye(5, dtype=torch.bool)
+    for place, node in enumerate(path):
+        visible[node, path[:place]] = True
+
+    def run(nodes: list[int], seen: torch.Tensor) -> torch.Tensor:
+        keys, values = cache.clone()
+        where = (torch.tensor(nodes) + 50, keys.data_ptr(), values.data_ptr(), seen, length, 0, capacity)
+        return attention(projected[nodes].flatten(1), rotary, *where)
+
+    in_tree = run([0, 1, 2, 3, 4], visible)
+    alone = run(path, torch.ones(3, 3, dtype=torch.bool).tril())
+    assert torch.equal(in_tree[path], alone)
