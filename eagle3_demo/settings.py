@@ -11,7 +11,7 @@ from eagle3_demo.errors import UserError
 Method = Literal["eagle3", "eagle2", "autoregressive"]
 METHODS: tuple[Method, ...] = ("eagle3", "eagle2", "autoregressive")
 SPECULATIVE_METHODS: tuple[Method, ...] = ("eagle3", "eagle2")
-METHOD_NAMES: dict[Method, str] = {"eagle3": "EAGLE-3", "eagle2": "EAGLE-2", "autoregressive": "Autoregressive"}
+METHOD_NAMES: dict[Method, str] = {"eagle3": "EAGLE-3", "eagle2": "EAGLE-2", "autoregressive": "Plain decoding"}
 """The methods as people read them."""
 
 
@@ -61,11 +61,13 @@ class TreeSettings(_Settings):
         top_k: children kept for each expanded node, and nodes expanded on each level.
         nodes: rows the target verifies at once, the root included (SGLang's `num_draft_tokens`). `auto` chooses levels
             and nodes by what they cost and bring, round by round; where nothing pays, it decodes plainly for a while.
+        spoiled: share of the guesses that is replaced by wrong tokens, to see what a worse head does.
     """
 
     depth: Annotated[int, Field(ge=1, le=16)] = 4
     top_k: Annotated[int, Field(ge=1, le=32)] = 3
     nodes: Annotated[int, Field(ge=2, le=128)] | Literal["auto"] = "auto"
+    spoiled: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 class GenerationSettings(_Settings):
@@ -75,6 +77,7 @@ class GenerationSettings(_Settings):
         method: how to decode.
         max_new_tokens: exact budget, end-of-turn token included.
         stop: strings that end the answer; the answer ends right before the first.
+        explain: whether events also tell what the target thought of each drafted token; costs no measured time.
     """
 
     method: Method = "eagle3"
@@ -82,6 +85,7 @@ class GenerationSettings(_Settings):
     sampling: SamplingSettings = SamplingSettings()
     tree: TreeSettings = TreeSettings()
     stop: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = ()
+    explain: bool = False
 
 
 def generation_settings(**values: Any) -> GenerationSettings:

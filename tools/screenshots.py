@@ -13,57 +13,63 @@ from pathlib import Path
 from eagle3_demo.cli.console import progress_shown
 from eagle3_demo.engine import load_engine
 from eagle3_demo.ui.app import build
-from eagle3_demo.ui.gallery import GALLERY
+from eagle3_demo.ui.prompts import GALLERY
 from tests.e2e.visitor import Visitor, open_browser
 
 FOLDER = Path(__file__).resolve().parent.parent / "assets" / "screenshots"
 PATIENCE = 300
-QUESTIONS = {prompt.label: prompt.text for prompt in GALLERY}
+QUESTIONS = {prompt.name: prompt.text for prompt in GALLERY}
+LOOKS = {"": (1400, 900, False), "-dark": (1400, 900, True), "-phone": (360, 780, False)}
 
 
-def chat(visitor: Visitor) -> None:
-    """A finished answer with its figures."""
-    visitor.ask(QUESTIONS["Explain"])
-    visitor.wait_for(".answer-note", patience=PATIENCE)
-
-
-def compare(visitor: Visitor) -> None:
+def race(visitor: Visitor) -> None:
     """Both answers and the verdict."""
-    visitor.tab("Compare")
-    visitor.ask(QUESTIONS["Code"], "#compare-prompt")
+    visitor.ask(QUESTIONS["code"], "#race-prompt")
     visitor.wait_for(".badge[data-state=identical], .badge[data-state=different]", patience=PATIENCE)
 
 
 def trees(visitor: Visitor) -> None:
     """The step that accepted most drafted tokens."""
-    visitor.tab("Draft trees")
-    visitor.wait_for(".step-position", "Step")
-    visitor.move_slider(_best_step(visitor))
+    visitor.click(".board .trees-button")
     visitor.wait_for(".tree-canvas .node.accepted")
 
 
-def _best_step(visitor: Visitor) -> int:
-    """The first of the steps that emitted most tokens, read off the strip above the slider; step 0 is drawn apart."""
-    script = "return document.querySelector('.step-strip path').getAttribute('d')"
-    heights = [bar.partition("v-")[2].partition("h")[0] for bar in visitor.browser.execute_script(script).split("z")]
-    emitted = [int(height or 0) for height in heights]
-    return emitted.index(max(emitted)) + 1
+def chat(visitor: Visitor) -> None:
+    """A finished answer with its figures."""
+    visitor.ask(QUESTIONS["explain"])
+    visitor.wait_for(".answer-note", patience=PATIENCE)
+
+
+def learn(visitor: Visitor) -> None:
+    """The tour's stop with the whole tree."""
+    visitor.tab("Learn")
+    for _ in range(3):
+        visitor.click(".tour-next")
+
+
+def benchmarks(visitor: Visitor) -> None:
+    """What there is to draw."""
+    visitor.tab("Benchmarks")
+    visitor.wait_for("#report-facts")
+
+
+SCENES: tuple[Callable[[Visitor], None], ...] = (race, trees, chat, learn, benchmarks)
 
 
 def main() -> None:
-    """Loads the embedded pair once, then takes each picture in light and dark."""
+    """Loads the embedded pair once, then takes each picture in light, dark and on a phone."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with progress_shown() as progress:
         page = build(load_engine(progress=progress))
     address = page.launch()
-    scenes: tuple[Callable[[Visitor], None], ...] = (chat, compare, trees)
-    for dark in (False, True):
+    for look, size in LOOKS.items():
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-            visitor = Visitor(open_browser(Path(profile), 1400, 900, dark), address, Path(profile))
-            for scene in scenes:
+            visitor = Visitor(open_browser(Path(profile), *size), address, Path(profile))
+            for scene in SCENES:
                 scene(visitor)
                 time.sleep(1)
-                picture = FOLDER / f"{scene.__name__}{'-dark' if dark else ''}.png"
+                visitor.browser.execute_script("window.scrollTo(0, 0)")
+                picture = FOLDER / f"{scene.__name__}{look}.png"
                 visitor.browser.save_screenshot(str(picture))
                 print(picture)
             visitor.leave()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from eagle3_demo.cli import benchmark, doctor, generate, scaling, training
+from eagle3_demo.cli import benchmark, doctor, generate, scaling, space, training, viewer
 from eagle3_demo.cli.console import close_quietly, make_streams_forgiving
 from eagle3_demo.errors import UserError
 
@@ -32,6 +32,9 @@ for command in (
     training.corpus,
     training.train,
     scaling.scaling,
+    viewer.record_traces,
+    viewer.export_viewer,
+    space.deploy_space,
 ):
     app.command()(command)
 

@@ -42,7 +42,7 @@ def decode_autoregressive(
     depth = torch.zeros(1, dtype=torch.long, device=target.device)
     try:
         tree, verdict, output = prefill(session, writer, prompt_ids, reading)
-        yield writer.event(tree, verdict, session.length, 0)
+        yield writer.event(tree, verdict, session.length, 0, output.logits)
         while writer.stop_reason is None:
             last = verdict.target_token
             tree = DraftTree.root(last)
@@ -51,6 +51,6 @@ def decode_autoregressive(
                 verdict = Verdict((), pick(output.logits, session.length + 1, settings.sampling))
             with writer.clock.measure("commit"):
                 session.commit(writer.take(tree, verdict))
-            yield writer.event(tree, verdict, session.length, 0)
+            yield writer.event(tree, verdict, session.length, 0, output.logits)
     finally:
         session.close()

@@ -27,6 +27,10 @@ class TreeRecord:
         path: indices of the accepted nodes from the root's child downwards; empty when nothing was accepted.
         target_token: the target's own token after the last accepted node; it ends every step.
         target_text: that token as text.
+        target_log_probabilities: the target's log-probability of each node given its parent, before temperature (0 for
+            the root), and last that of its own token. Empty unless the request asks to `explain`.
+        target_tops: at the root and at each accepted node the target's likeliest next tokens, as (text,
+            log-probability). Empty unless the request asks to `explain`.
     """
 
     tokens: tuple[int, ...]
@@ -37,6 +41,8 @@ class TreeRecord:
     path: tuple[int, ...]
     target_token: int
     target_text: str
+    target_log_probabilities: tuple[float, ...] = ()
+    target_tops: tuple[tuple[tuple[str, float], ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from eagle3_demo.decoding.drafting import Growth, draft_by_cost, draft_tree
 from eagle3_demo.decoding.events import StepEvent
+from eagle3_demo.decoding.spoiling import spoil
 from eagle3_demo.decoding.steps import StepWriter, prefill, token_budget
 from eagle3_demo.decoding.tree import DraftTree
 from eagle3_demo.decoding.tree_choice import Knowledge, TreeChooser
@@ -56,12 +57,15 @@ def decode_speculatively(
     chooser = None
     if settings.tree.nodes == "auto":
         knowledge = knowledge or Knowledge(measure_costs(target, head))
+        if settings.tree.spoiled:
+            # What a head that was made worse teaches is not true of the head.
+            knowledge = Knowledge(knowledge.costs)
         chooser = TreeChooser(knowledge, settings.sampling.greedy)
     drafter = Drafter(target, head, len(prompt_ids) + budget, settings.tree, chooser)
     try:
         tree, verdict, output = prefill(session, writer, prompt_ids, reading)
         drafter.learn([*prompt_ids[1:], verdict.target_token], output.taps)
-        yield writer.event(tree, verdict, session.length, drafter.length)
+        yield writer.event(tree, verdict, session.length, drafter.length, output.logits)
         while writer.stop_reason is None:
             with writer.clock.measure("draft"):
                 tree = drafter.draft(verdict.target_token, writer.remaining)
@@ -76,7 +80,7 @@ def decode_speculatively(
                 clock, drafted = writer.clock, drafter.drafted
                 chooser.served(tree, verdict.path, drafted, 1000 * clock.draft, 1000 * (clock.verify + clock.commit))
             choice = chooser.reason if chooser is not None else ""
-            yield writer.event(tree, verdict, session.length, drafter.length, choice)
+            yield writer.event(tree, verdict, session.length, drafter.length, output.logits, choice)
     finally:
         session.close()
 
@@ -142,8 +146,10 @@ class Drafter:
             return DraftTree.root(root_token)
         growth = Growth(self._head, self._session, self._embed, state, self._settings.top_k)
         if self._chooser is None:
-            return draft_tree(growth, root_token, self._settings, depth)
-        return draft_by_cost(growth, root_token, self._chooser, self._settings, depth)
+            tree = draft_tree(growth, root_token, self._settings, depth)
+        else:
+            tree = draft_by_cost(growth, root_token, self._chooser, self._settings, depth)
+        return spoil(tree, self._settings.spoiled, self._session.length)
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor(tokens, device=self._device)

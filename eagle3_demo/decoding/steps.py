@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Literal
 
+from torch import Tensor
+
 from eagle3_demo.decoding.events import StepEvent, StopReason, TreeRecord
+from eagle3_demo.decoding.insight import likeliest, target_log_probabilities
 from eagle3_demo.decoding.sampling import pick
 from eagle3_demo.decoding.stopping import Fed, StopWatcher
 from eagle3_demo.decoding.tree import DraftTree
@@ -102,16 +105,27 @@ class StepWriter:
         return [0, *verdict.path][: len(self._fed.tokens)]
 
     def event(
-        self, tree: DraftTree, verdict: Verdict, target_length: int, draft_length: int, choice: str = ""
+        self,
+        tree: DraftTree,
+        verdict: Verdict,
+        target_length: int,
+        draft_length: int,
+        logits: Tensor,
+        choice: str = "",
     ) -> StepEvent:
-        """The event of the verdict that was taken last; starts the next step's clock."""
+        """The event of the verdict that was taken last; starts the next step's clock.
+
+        Args:
+            logits: [nodes, V], the target's at every node of the tree.
+            choice: see `StepEvent`.
+        """
         text = self._fed.text
         if self.stop_reason is None and self.cancelled():
             self.stop_reason = "cancelled"
             text += self._watcher.finish()
         event = StepEvent(
             index=self._index,
-            tree=self._record(tree, verdict),
+            tree=self._record(tree, verdict, logits),
             tokens=self._fed.tokens,
             text=text,
             seconds_draft=self.clock.draft,
@@ -126,12 +140,12 @@ class StepWriter:
         self.clock = StepClock()
         return event
 
-    def _record(self, tree: DraftTree, verdict: Verdict) -> TreeRecord:
+    def _record(self, tree: DraftTree, verdict: Verdict, logits: Tensor) -> TreeRecord:
         emitted = len(self._fed.tokens)
         statuses = list(node_statuses(tree, verdict.path))
         for node in verdict.path[emitted:]:
             statuses[node] = "unreached"
-        return TreeRecord(
+        record = TreeRecord(
             tokens=tree.tokens,
             texts=tuple(self.target.token_text(token) for token in tree.tokens),
             parents=tree.parents,
@@ -140,6 +154,16 @@ class StepWriter:
             path=verdict.path[:emitted],
             target_token=verdict.target_token,
             target_text=self.target.token_text(verdict.target_token),
+        )
+        if not self.settings.explain:
+            return record
+        tops = likeliest(record.path, logits, len(tree))
+        return replace(
+            record,
+            target_log_probabilities=tuple(
+                target_log_probabilities(tree, verdict.target_token, verdict.path, logits),
+            ),
+            target_tops=tuple(tuple((self.target.token_text(token), value) for token, value in top) for top in tops),
         )
 
 

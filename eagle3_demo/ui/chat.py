@@ -7,7 +7,7 @@ answered. One run at a time uses the engine, so visitors never slow each other d
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +18,19 @@ from gradio.components import Component
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.errors import UserError
 from eagle3_demo.ui.components import drawing
-from eagle3_demo.ui.controls import read_controls
-from eagle3_demo.ui.events import PLUMBING, Call, Visitors, connect_run, queue_line, reading_shown, refuse
+from eagle3_demo.ui.controls import MOST_TOKENS, read_controls
+from eagle3_demo.ui.events import (
+    CHECK,
+    PLUMBING,
+    Call,
+    Visitors,
+    connect_run,
+    connect_start,
+    queue_line,
+    reading_shown,
+    refuse,
+)
+from eagle3_demo.ui.examples import Example
 from eagle3_demo.ui.gallery import prompt_gallery
 from eagle3_demo.ui.markdown import literal_markdown
 from eagle3_demo.ui.recording import Recording
@@ -39,6 +50,7 @@ class ChatTab:
 
     engine: DecodingEngine
     visitors: Visitors
+    most_tokens: int = MOST_TOKENS
 
     def accept(self, prompt: str, session: Session, *controls: Any) -> tuple[Any, ...]:
         """Checks a question and shows it; nothing changes when it is refused."""
@@ -46,7 +58,7 @@ class ChatTab:
             raise refuse("The last question is still being answered. Press Stop to ask another.")
         answered = [exchange for exchange in session.exchanges if exchange.answer]
         try:
-            settings = read_controls(controls)
+            settings = read_controls(controls, self.most_tokens)
             room = min(settings.max_new_tokens, self.engine.max_context // 4)
             prompt_ids, dropped = encode_conversation(self.engine, answered, prompt, room)
         except UserError as error:
@@ -55,7 +67,7 @@ class ChatTab:
             gr.Info(f"The {dropped} oldest questions no longer fit the model's context and are left out.")
         exchange = Exchange(prompt)
         session.exchanges = [*answered, exchange]
-        session.waiting = Request(exchange, prompt_ids, settings)
+        session.waiting = Request(exchange, prompt_ids, settings.model_copy(update={"explain": True}))
         return show_conversation(session), {"waiting": True}, gr.Textbox(value="", submit_btn=False, stop_btn=True)
 
     def answer(self, session: Session, request: gr.Request) -> Iterator[tuple[Any, ...]]:
@@ -63,8 +75,8 @@ class ChatTab:
         asked, session.waiting = session.waiting, None
         if asked is None:
             return
-        recording = Recording(asked.exchange.question, asked.settings.method, self.engine.speculation(asked.settings))
-        session.running, session.recording = asked, recording
+        recording = Recording(asked.exchange.question, asked.settings, self.engine.speculation(asked.settings))
+        session.running, session.recording, asked.exchange.recording = asked, recording, recording
         run = self.engine.run(asked.prompt_ids, asked.settings, lambda: asked.stop.thrown, reading_shown())
         try:
             with self.visitors.present(request.session_hash, session), closing(run):
@@ -73,15 +85,62 @@ class ChatTab:
                         recording.add(event)
                     asked.exchange.answer = recording.statistics.text
                     asked.exchange.note = recording.summary() if recording.finished else ""
-                    yield show_conversation(session), recording.answer_view(), recording.tree_view()
+                    yield show_conversation(session), answer_panel(session), session.live_trees(recording)
         finally:
             session.running = None
+
+    def retry(self, session: Session, *controls: Any) -> tuple[Any, ...]:
+        """Asks the last question again, with the settings as they are now."""
+        question = self._take_last(session)
+        return self.accept(question, session, *controls)
+
+    def edit(self, session: Session) -> tuple[Any, ...]:
+        """Takes the last question back into the box, to be changed and asked again."""
+        question = self._take_last(session)
+        return show_conversation(session), answer_panel(session), question
+
+    def _take_last(self, session: Session) -> str:
+        if session.running or session.waiting:
+            raise refuse("The last question is still being answered. Press Stop first.")
+        if not session.exchanges:
+            raise refuse("There is no question yet. Ask one first.")
+        return session.exchanges.pop().question
+
+    def show_answer(self, session: Session, event: gr.EventData) -> Any:
+        """The panel with the answer that the page asks for (`run`)."""
+        return answer_panel(session, (event._data or {}).get("run"))
+
+    def open_step(self, session: Session, event: gr.EventData) -> tuple[Any, Any]:
+        """Opens the Draft trees tab at the step of the token that was chosen."""
+        wanted = event._data or {}
+        chosen = _recording(session, wanted.get("run"))
+        if chosen is None:
+            return gr.skip(), gr.skip()
+        session.recording = chosen
+        step = wanted.get("index")
+        step = step if isinstance(step, int) else None
+        return chosen.opened(step), gr.Tabs(selected="trees")
 
     def clear(self, session: Session) -> tuple[Any, ...]:
         """Forgets the conversation, and ends the answer that is being written."""
         session.stop_chat()
         session.waiting, session.exchanges = None, []
         return [], {}
+
+
+def answer_panel(session: Session, run: object = None) -> dict[str, Any]:
+    """The panel's view of one answer of the conversation, the last one when not named, and of its neighbours."""
+    chosen = _recording(session, run)
+    if chosen is None:
+        return {}
+    numbers = [exchange.recording.number for exchange in session.exchanges if exchange.recording]
+    return chosen.answer_view() | {"answers": numbers}
+
+
+def _recording(session: Session, run: object) -> Recording | None:
+    recordings = [exchange.recording for exchange in session.exchanges if exchange.recording]
+    named = [recording for recording in recordings if recording.number == run]
+    return named[0] if named else recordings[-1] if recordings else None
 
 
 def show_conversation(session: Session) -> list[dict[str, Any]]:
@@ -105,9 +164,11 @@ def build_chat(
     controls: list[Component],
     tree: gr.HTML,
     tabs: gr.Tabs,
+    examples: Mapping[str, Example],
+    most_tokens: int,
 ) -> None:
     """Draws the Chat tab and connects it."""
-    tab = ChatTab(engine, visitors)
+    tab = ChatTab(engine, visitors, most_tokens)
     with gr.Row(equal_height=False):
         with gr.Column(scale=5, min_width=300):
             conversation = gr.Chatbot(
@@ -132,14 +193,24 @@ def build_chat(
                 submit_btn=True,
                 autofocus=True,
             )
-            waiting = queue_line()
+            waiting = queue_line("chat-queue")
             with gr.Row(elem_classes="below-prompt"):
-                gallery = prompt_gallery(prompt)
-                clear = gr.Button("New conversation", size="sm", elem_id="new-conversation", scale=0, min_width=150)
+                retry, edit, clear = (
+                    gr.Button(label, size="sm", elem_id=name, elem_classes="quiet-button", scale=0, min_width=96)
+                    for label, name in (
+                        ("Retry", "retry"),
+                        ("Edit question", "edit-question"),
+                        ("New conversation", "new-conversation"),
+                    )
+                )
+            expected = {name: example.acceptance_length for name, example in examples.items()}
+            gallery = prompt_gallery(prompt, expected, "chat-gallery")
         with gr.Column(scale=3, min_width=300):
             panel = drawing("answer")
-            panel.show_trees(lambda: gr.Tabs(selected="trees"), None, tabs, **PLUMBING)
-    _connect(tab, session, controls, conversation, prompt, panel, tree, gallery, clear, waiting)
+            panel.open_step(tab.open_step, session, [tree, tabs], **PLUMBING)
+            panel.show_answer(tab.show_answer, session, panel, **PLUMBING)
+    buttons = {"retry": retry, "edit": edit, "clear": clear}
+    _connect(tab, session, controls, conversation, prompt, panel, tree, gallery, buttons, waiting)
 
 
 def _connect(
@@ -151,16 +222,20 @@ def _connect(
     panel: gr.HTML,
     tree: gr.HTML,
     gallery: gr.Dataset,
-    clear: gr.Button,
+    buttons: Mapping[str, gr.Button],
     waiting: gr.HTML,
 ) -> None:
     chosen = gallery.click(lambda sample: sample[0], gallery, prompt, **PLUMBING)
+    shown = [conversation, panel, prompt]
+    run = Call(tab.answer, session, [conversation, panel, tree])
     connect_run(
         prompt,
         starts=(prompt.submit, chosen.then),
-        begin=Call(tab.accept, [prompt, session, *controls], [conversation, panel, prompt]),
-        run=Call(tab.answer, session, [conversation, panel, tree]),
+        begin=Call(tab.accept, [prompt, session, *controls], shown),
+        run=run,
         stop=Call(Session.stop_chat, session, None),
         waiting=waiting,
     )
-    clear.click(tab.clear, session, [conversation, panel], **PLUMBING)
+    connect_start(prompt, buttons["retry"].click, Call(tab.retry, [session, *controls], shown), run, waiting)
+    buttons["edit"].click(tab.edit, session, shown, **CHECK)
+    buttons["clear"].click(tab.clear, session, [conversation, panel], **PLUMBING)

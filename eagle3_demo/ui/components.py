@@ -5,20 +5,19 @@ Nothing from a model is ever put into a template, which would run it as script.
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import gradio as gr
 
-STATIC = Path(__file__).parent / "static"
+from eagle3_demo.ui.static_files import script
 
 
-def drawing(name: str, render: bool = True) -> gr.HTML:
-    """A component that `static/<name>.js` draws from its JSON value, inside `<div class="<name>">`."""
-    script = "\n".join((STATIC / file).read_text(encoding="utf-8") for file in ("shared.js", f"{name}.js"))
+def drawing(name: str, value: dict[str, Any] | None = None, render: bool = True) -> gr.HTML:
+    """A component that our JavaScript draws from its JSON value, inside `<div class="<name>">`."""
     return gr.HTML(
-        {},
+        value or {},
         html_template=f'<div class="{name}"></div>',
-        js_on_load=script,
+        js_on_load=script(name),
         apply_default_css=False,
         elem_id=name,
         elem_classes="drawing",

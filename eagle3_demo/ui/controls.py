@@ -8,7 +8,9 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
+from eagle3_demo.background_engine import BackgroundEngine
 from eagle3_demo.engine import DecodingEngine
+from eagle3_demo.errors import UserError
 from eagle3_demo.settings import (
     METHOD_NAMES,
     GenerationSettings,
@@ -22,21 +24,23 @@ NAMES = ("method", "temperature", "top_p", "top_k", "max_new_tokens", "seed", "d
 
 
 NODE_COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 60, 96, 128)
+MOST_TOKENS = 1024
+"""New tokens that a visitor may ask for, unless the page is built with another limit."""
 
 
-def build_controls(engine: DecodingEngine) -> list[Component]:
+def build_controls(engine: DecodingEngine, most_tokens: int = MOST_TOKENS) -> list[Component]:
     """Draws the settings; the components come in the order of `NAMES`."""
     sampling, tree = SamplingSettings(), TreeSettings()
     method = gr.Radio(
         _methods(engine),
         value="eagle3",
         label="Decoding method",
-        info="For Chat; Compare always runs plain decoding and EAGLE-3.",
+        info="For Chat; a race chooses its own two.",
     )
     max_new_tokens = gr.Slider(
         1,
-        min(1024, engine.max_context),
-        value=min(192, engine.max_context),
+        most_tokens,
+        value=min(192, most_tokens),
         step=1,
         label="Answer limit",
         info="In tokens.",
@@ -70,15 +74,28 @@ def build_controls(engine: DecodingEngine) -> list[Component]:
 
 
 def _methods(engine: DecodingEngine) -> list[tuple[str, str]]:
-    """Names and values of the methods to choose from: EAGLE-2 only where a head for it is loaded."""
+    """Names and values of the methods to choose from: EAGLE-2 only where a head for it is loaded already."""
+    if isinstance(engine, BackgroundEngine) and not engine.state.ready:
+        return [(METHOD_NAMES[method], method) for method in ("eagle3", "autoregressive")]
     contrast = engine.speculation(generation_settings(method="eagle2")).active
     return [(name, method) for method, name in METHOD_NAMES.items() if method != "eagle2" or contrast]
 
 
-def read_controls(values: Sequence[Any]) -> GenerationSettings:
+def read_controls(values: Sequence[Any], most_tokens: int = MOST_TOKENS) -> GenerationSettings:
     """The settings that the controls' values mean.
 
     Raises:
-        UserError: a value is not valid; the message names it.
+        UserError: a value is not valid, or more tokens than allowed; the message names it.
     """
-    return generation_settings(**dict(zip(NAMES, values, strict=True)))
+    return limited(generation_settings(**dict(zip(NAMES, values, strict=True))), most_tokens)
+
+
+def limited(settings: GenerationSettings, most_tokens: int) -> GenerationSettings:
+    """The settings, when they keep within the page's limit.
+
+    Raises:
+        UserError: they do not.
+    """
+    if settings.max_new_tokens > most_tokens:
+        raise UserError(f"max_new_tokens = {settings.max_new_tokens} is more than {most_tokens}, this page's limit")
+    return settings

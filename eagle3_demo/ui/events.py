@@ -25,12 +25,12 @@ MODEL: dict[str, Any] = {
     "api_visibility": "private",
 }
 """For events that decode: they share one place in the queue, since two runs at once would slow and mis-measure each
-other. Pass `show_progress_on=queue_line()` beside it."""
+other. Pass `show_progress_on=queue_line(…)` beside it."""
 
 
-def queue_line() -> gr.HTML:
+def queue_line(elem_id: str) -> gr.HTML:
     """A thin line in which Gradio shows the place in the queue while a run waits."""
-    return gr.HTML("", apply_default_css=False, min_height=22, elem_classes="queue-line")
+    return gr.HTML("", apply_default_css=False, min_height=22, elem_id=elem_id, elem_classes="queue-line")
 
 
 class Call(NamedTuple):
@@ -54,13 +54,18 @@ def connect_run(
         stop: ends the run.
         waiting: the queue line.
     """
-    submit = prompt.submit_btn
     for start in starts:
-        begun = start(*begin, **CHECK)
-        ran = begun.success(*run, show_progress_on=waiting, **MODEL)
-        for end in (ran.success, ran.failure):
-            end(lambda: gr.Textbox(submit_btn=submit, stop_btn=False), None, prompt, **PLUMBING)
+        connect_start(prompt, start, begin, run, waiting)
     prompt.stop(*stop, **PLUMBING)
+
+
+def connect_start(prompt: gr.Textbox, start: Callable[..., Any], begin: Call, run: Call, waiting: gr.HTML) -> None:
+    """One more event that starts a run; see `connect_run`, which also wires Stop."""
+    submit = prompt.submit_btn
+    begun = start(*begin, **CHECK)
+    ran = begun.success(*run, show_progress_on=waiting, **MODEL)
+    for end in (ran.success, ran.failure):
+        end(lambda: gr.Textbox(submit_btn=submit, stop_btn=False), None, prompt, **PLUMBING)
 
 
 def reading_shown() -> ReadingCallback:

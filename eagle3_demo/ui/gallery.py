@@ -1,36 +1,30 @@
-"""Our own prompts, from text that is easy to guess to text that is hard: where drafting pays, and where it does not."""
+"""The prompts on buttons. The acceptance length beside a prompt is that of its recorded run."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import gradio as gr
 
-
-class Prompt(NamedTuple):
-    """A prompt and the few words on its button."""
-
-    label: str
-    text: str
+from eagle3_demo.ui.prompts import GALLERY
 
 
-GALLERY: tuple[Prompt, ...] = (
-    Prompt("Count · easiest", "Count from 1 to 30, one number per line."),
-    Prompt("Code", "Write a Python function that returns the first n Fibonacci numbers, with a short docstring."),
-    Prompt("List", "List ten fruits with their usual colour, one per line."),
-    Prompt("Explain", "Explain in a few sentences why the sky is blue."),
-    Prompt("Letter", "Write a short, polite letter to a landlord about a dripping tap."),
-    Prompt("Story · hardest", "Tell a short story about a lighthouse keeper who finds a strange map."),
-)
+def prompt_gallery(prompt: gr.Textbox, expected: Mapping[str, float], elem_id: str) -> gr.Dataset:
+    """One small button for each prompt; choosing one gives `[text]`.
 
-
-def prompt_gallery(prompt: gr.Textbox) -> gr.Dataset:
-    """One small button for each prompt; choosing one gives `[text]`."""
+    Args:
+        prompt: the box the prompts are for.
+        expected: acceptance length of the recorded run by prompt name.
+    """
     return gr.Dataset(
         components=[prompt],
         samples=[[example.text] for example in GALLERY],
-        sample_labels=[example.label for example in GALLERY],
+        sample_labels=[
+            f"{example.label} · {expected[example.name]:.1f}" if example.name in expected else example.label
+            for example in GALLERY
+        ],
         show_label=False,
         container=False,
+        elem_id=elem_id,
         elem_classes="gallery-row",
     )

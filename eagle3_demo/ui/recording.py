@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3_demo.decoding.events import RunStatistics, Speculation, StepEvent
-from eagle3_demo.settings import METHOD_NAMES, Method
-from eagle3_demo.ui.steps import step_view
+from eagle3_demo.settings import METHOD_NAMES, GenerationSettings, Method
+from eagle3_demo.ui.steps import fallen_text, step_view
 
 WINDOW = 32
 """Draft trees sent at once."""
+
+LIVE_WINDOW = 2
+"""Draft trees sent while the run goes on: nobody can see more of them."""
 
 _ENDINGS = {
     "end_token": "the model ended the answer",
@@ -33,31 +36,62 @@ class Recording:
 
     Attributes:
         prompt: what was asked, for headings.
-        method: how the answer is decoded.
+        settings: how the answer is decoded.
         speculation: whether a draft head takes part, and why.
+        origin: where a recorded run comes from, in words; empty for a run of this session.
+        example: name of the recorded example, for links; empty for a run of this session.
         number: tells runs apart on the page.
         tokens: `[text, drafted (0 or 1), step]` of every emitted token; the texts joined are the answer.
         steps: the drawable trees, by step.
+        events: everything the engine told, for the figures of a finished run.
     """
 
     prompt: str
-    method: Method
+    settings: GenerationSettings
     speculation: Speculation
+    origin: str = ""
+    example: str = ""
     number: int = field(default_factory=lambda: next(_numbers))
     statistics: RunStatistics = field(default_factory=RunStatistics)
     tokens: list[list[str | int]] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)
+    events: list[StepEvent] = field(default_factory=list)
+    _clock: list[float] = field(default_factory=list)
+    _drafted: list[int] = field(default_factory=list)
+    _fallen: list[str] = field(default_factory=list)
 
     def add(self, event: StepEvent) -> None:
         """Takes one step in."""
         self.statistics.add(event)
+        self.events.append(event)
         self.steps.append(step_view(event))
         self.tokens += [[token.text, int(token.drafted), event.index] for token in event.tokens]
+        self._clock.append(round(1000 * (self.statistics.seconds_prefill + self.statistics.seconds_decode), 2))
+        self._drafted.append(len(event.tree.tokens) - 1)
+        self._fallen.append(fallen_text(event))
+
+    @property
+    def method(self) -> Method:
+        """How the answer is decoded."""
+        return self.settings.method
 
     @property
     def finished(self) -> bool:
         """Whether the last step is in."""
         return self.statistics.stop_reason is not None
+
+    def best_step(self) -> int:
+        """The first of the steps that emitted most tokens: the one worth looking at first."""
+        emitted = [0] * len(self.steps)
+        for _, _, step in self.tokens:
+            emitted[int(step)] += 1
+        return emitted.index(max(emitted)) if emitted else 0
+
+    def opened(self, step: int | None = None) -> dict[str, Any]:
+        """The trees opened at a step, or at the one worth looking at first; a growing run at its newest."""
+        if step is None and self.finished:
+            step = self.best_step()
+        return self.tree_view(step) | {"focus": step}
 
     def summary(self) -> str:
         """The one honest line under an answer: how much, how fast, and whether speculation was on and why."""
@@ -69,6 +103,16 @@ class Recording:
             f"speculation {'on' if self.speculation.active else 'off'}: {self.speculation.reason}",
         ]
         return " · ".join([*parts, _ENDINGS[statistics.stop_reason]] if statistics.stop_reason else parts)
+
+    def label(self) -> str:
+        """The decoder's name and, where it drafts, its tree."""
+        name = METHOD_NAMES[self.method]
+        if not self.speculation.active:
+            return name
+        tree = self.settings.tree
+        spoiled = f", {tree.spoiled:.0%} spoiled" if tree.spoiled else ""
+        shape = "tree chosen by cost" if tree.nodes == "auto" else f"{tree.nodes} nodes, depth {tree.depth}"
+        return f"{name} · {shape}{spoiled}"
 
     def about(self) -> str:
         """How the run is decoded, in words."""
@@ -86,6 +130,22 @@ class Recording:
             "note": self.summary() if self.statistics.new_tokens else "Reading the prompt …",
         }
 
+    def side_view(self) -> dict[str, Any]:
+        """What one side of the race shows; `clock` is this side's own time in milliseconds at the end of each step."""
+        reason = self.statistics.stop_reason
+        return {
+            "run": self.number,
+            "name": METHOD_NAMES[self.method],
+            "label": self.label(),
+            "drafts": self.speculation.active,
+            "reason": self.speculation.reason,
+            "finished": self.finished,
+            "ending": _ENDINGS[reason] if reason else "",
+            "tokens": list(self.tokens),
+            "clock": list(self._clock),
+            "drafted": list(self._drafted),
+        }
+
     def numbers(self) -> dict[str, str]:
         """The measured figures as text; a dash where nothing was measured yet."""
         statistics = self.statistics
@@ -100,18 +160,22 @@ class Recording:
             "seconds": f"{statistics.seconds_prefill + statistics.seconds_decode:.1f}",
         }
 
-    def tree_view(self, around: int | None = None) -> dict[str, Any]:
-        """The steps near `around` (the newest when not given) with everything needed to read them."""
+    def tree_view(self, around: int | None = None, *, everything: bool = False) -> dict[str, Any]:
+        """The steps near `around` (the newest when not given), or all, with everything needed to read them."""
         count = len(self.steps)
+        window = count if everything else WINDOW if self.finished or around is not None else LIVE_WINDOW
         centre = count if around is None else max(0, min(around, count))
-        first = max(0, min(centre - WINDOW // 2, count - WINDOW))
+        first = max(0, min(centre - window // 2, count - window))
         return {
             "run": self.number,
             "prompt": self.prompt,
             "about": self.about(),
+            "origin": self.origin,
+            "example": self.example,
             "finished": self.finished,
             "count": count,
             "tokens": list(self.tokens),
+            "fallen": list(self._fallen),
             # Keyed by step, so that Gradio's differ adds and drops whole steps in place of editing inside them.
-            "steps": {str(step["index"]): step for step in self.steps[first : first + WINDOW]},
+            "steps": {str(step["index"]): step for step in self.steps[first : first + window]},
         }

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import gradio as gr
 
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.errors import UserError
 from eagle3_demo.settings import GenerationSettings
+from eagle3_demo.ui.comparison import Comparison
 from eagle3_demo.ui.recording import Recording
 
 
@@ -20,11 +24,12 @@ class StopSwitch:
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """A question and its answer as they were written, and the line of figures under the answer."""
+    """A question and its answer as they were written, the line of figures under the answer, and how it was decoded."""
 
     question: str
     answer: str = ""
     note: str = ""
+    recording: Recording | None = None
 
 
 @dataclass(slots=True)
@@ -45,15 +50,22 @@ class Session:
         exchanges: the conversation of the Chat tab.
         waiting: the question that waits in the queue.
         running: the question that is being answered.
-        comparison: stops the running comparison.
-        recording: the last run of Chat or Compare, for the Draft trees tab.
+        comparison: stops the running race.
+        race: the race on the board.
+        recording: the run that the Draft trees tab shows.
     """
 
     exchanges: list[Exchange] = field(default_factory=list)
     waiting: Request | None = None
     running: Request | None = None
     comparison: StopSwitch | None = None
+    race: Comparison | None = None
     recording: Recording | None = None
+
+    def live_trees(self, *growing: Recording) -> Any:
+        """The newest trees of the growing run that the Draft trees tab shows; nothing new when it shows another."""
+        shown = next((recording for recording in growing if recording is self.recording), None)
+        return shown.tree_view() if shown else gr.skip()
 
     def stop_chat(self) -> None:
         """Ends the running answer within one step, and a waiting one before it starts."""
@@ -62,7 +74,7 @@ class Session:
                 request.stop.thrown = True
 
     def stop_comparison(self) -> None:
-        """Ends the running comparison within one step."""
+        """Ends the running race within one step."""
         if self.comparison:
             self.comparison.thrown = True
 

@@ -1,4 +1,4 @@
-"""One engine step as data that can be drawn: nodes with a place, a label, a probability and a verdict."""
+"""One engine step as data that can be drawn: nodes with a place, a label, probabilities and a verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def step_view(event: StepEvent) -> dict[str, Any]:
     """Everything the page draws of one step, as JSON data.
 
     The target's own token is drawn as one more node after the drafted ones, with the status `target`, below the last
-    accepted node.
+    accepted node. `target` and `tops` are empty where the engine was not asked to explain; `tops` holds the target's
+    likeliest tokens at the root and at each accepted node, in that order.
     """
     tree = event.tree
     last_accepted = tree.path[-1] if tree.path else 0
@@ -23,7 +24,12 @@ def step_view(event: StepEvent) -> dict[str, Any]:
         "index": event.index,
         "texts": [visible(text) for text in (*tree.texts, tree.target_text)],
         "parents": parents,
-        "probabilities": [None, *(round(math.exp(value), 4) for value in tree.log_probabilities[1:]), None],
+        "probabilities": [None, *(_probability(value) for value in tree.log_probabilities[1:]), None],
+        "target": [None, *(_probability(value) for value in tree.target_log_probabilities[1:])]
+        if tree.target_log_probabilities
+        else [],
+        "tops": [[[visible(text), _probability(value)] for text, value in top] for top in tree.target_tops],
+        "path": list(tree.path),
         "statuses": [*tree.statuses, "target"],
         "columns": columns,
         "rows": rows,
@@ -36,11 +42,24 @@ def step_view(event: StepEvent) -> dict[str, Any]:
     }
 
 
+def fallen_text(event: StepEvent) -> str:
+    """The head's likeliest guess where the target chose otherwise, as it would have read; empty where none fell."""
+    tree = event.tree
+    fallen = [node for node, status in enumerate(tree.statuses) if status == "rejected"]
+    last = tree.path[-1] if tree.path else 0
+    here = [node for node in fallen if tree.parents[node] == last]
+    return tree.texts[max(here, key=tree.log_probabilities.__getitem__)] if here else ""
+
+
 def visible(text: str) -> str:
     """Token text with its white space made visible; an empty text is named."""
     if not text:
         return "(no text)"
     return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥").replace("\r", "␍")
+
+
+def _probability(log_probability: float) -> float:
+    return round(math.exp(log_probability), 4)
 
 
 def _summary(event: StepEvent) -> str:

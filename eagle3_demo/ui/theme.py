@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import gradio as gr
 
-from eagle3_demo.ui.components import STATIC
-
-STYLE_SHEETS = [STATIC / name for name in ("page.css", "panels.css", "trees.css")]
-
 
 def page_theme() -> gr.themes.Base:
     """Blue accent, slate neutrals, fonts that every system has (nothing is loaded from elsewhere)."""

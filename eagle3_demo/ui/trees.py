@@ -1,34 +1,46 @@
-"""The Draft trees tab: every step of the session's last run, drawn by our JavaScript from compact JSON.
+"""The Draft trees tab: every step of a run, drawn by our JavaScript from compact JSON.
 
 While a run streams, its newest trees are sent along. Older ones are fetched in windows when somebody steps back to
-them, so that a long run never becomes a long message.
+them, and all of them for a download, so that a long run never becomes a long message.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
 from eagle3_demo.ui.components import drawing
 from eagle3_demo.ui.events import PLUMBING
+from eagle3_demo.ui.recording import Recording
 from eagle3_demo.ui.session import Session
 
 
-def fetch_steps(session: Session, event: gr.EventData) -> dict[str, Any]:
-    """The window of draft trees around the step that the page asks for (`index`); the newest run when it is unclear."""
-    if session.recording is None:
-        return {}
-    wanted = (event._data or {}).get("index")
-    return session.recording.tree_view(wanted if isinstance(wanted, int) else None)
+@dataclass(frozen=True, slots=True)
+class TreesTab:
+    """What happens in the Draft trees tab; `first` is the recorded run of a visitor who has run nothing yet."""
+
+    first: Recording | None = None
+
+    def fetch_steps(self, session: Session, event: gr.EventData) -> dict[str, Any]:
+        """The draft trees around the step that the page asks for (`index`), the newest when it is unclear, or `all`."""
+        recording = session.recording or self.first
+        if recording is None:
+            return {}
+        wanted = event._data or {}
+        index = wanted.get("index")
+        everything = wanted.get("all") is True and recording.finished
+        return recording.tree_view(index if isinstance(index, int) else None, everything=everything)
 
 
-def build_trees(tree: gr.HTML, session: gr.State) -> None:
+def build_trees(tree: gr.HTML, session: gr.State, first: Recording | None) -> None:
     """Places the drawing and connects it."""
+    tab = TreesTab(first)
     tree.render()
-    tree.need_steps(fetch_steps, session, tree, **PLUMBING)
+    tree.need_steps(tab.fetch_steps, session, tree, **PLUMBING)
 
 
-def tree_drawing() -> gr.HTML:
-    """The drawing, made before the tab so that Chat and Compare can stream into it."""
-    return drawing("trees", render=False)
+def tree_drawing(first: Recording | None) -> gr.HTML:
+    """The drawing, made before the tab so that Chat and Race can stream into it."""
+    return drawing("trees", first.opened() if first else None, render=False)

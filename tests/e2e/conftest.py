@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.ui.app import build
+from eagle3_demo.ui.examples import Example
 from tests.e2e.visitor import Visitor, open_browser
 
-Serve = Callable[[DecodingEngine], str]
+Serve = Callable[..., str]
 Visit = Callable[..., Visitor]
 
 
@@ -22,8 +23,8 @@ def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Serve]:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     served = []
 
-    def start(engine: DecodingEngine) -> str:
-        page = build(engine)
+    def start(engine: DecodingEngine, examples: Mapping[str, Example] | None = None) -> str:
+        page = build(engine, examples or {})
         served.append(page)
         return page.launch()
 

@@ -41,7 +41,7 @@ def test_ask_then_walk_through_the_draft_trees(serve: Serve, visit: Visit) -> No
     visitor.wait_for(".answer-note", "speculation on: the draft head guesses trees of 6 nodes")
     assert "acceptance length 2." in visitor.text(".answer-note")
     assert visitor.count(".answer .token.drafted") > 50
-    visitor.click(".answer .plain-button:last-child")
+    visitor.click(".answer .trees-button")
     visitor.wait_for(".step-position", "Step")
     last = visitor.text(".tree-canvas")
     visitor.move_slider(1)
@@ -51,7 +51,7 @@ def test_ask_then_walk_through_the_draft_trees(serve: Serve, visit: Visit) -> No
     assert visitor.text(".answer-so-far").startswith("Answer 1. You")
     assert visitor.count(".answer-so-far .current") == 3
     visitor.press("body", "]")
-    visitor.click(".step-button:nth-of-type(2)")
+    visitor.click(".trees .step-button[aria-label='Next step']")
     visitor.wait_for(".step-position", "Step 2 of")
     visitor.move_slider(0)
     visitor.wait_for(".step-summary", "read the prompt")
@@ -68,6 +68,7 @@ def test_the_tree_can_be_walked_with_the_keyboard(serve: Serve, visit: Visit) ->
     visitor.wait_for(".step-position")
     visitor.move_slider(1)
     visitor.wait_for(".tree-canvas .node.accepted")
+    visitor.press(".node[tabindex='0']", Keys.HOME)
     root = visitor.text(".node-detail")
     visitor.press(".node.root", Keys.ARROW_RIGHT)
     assert visitor.text(".node-detail") != root
@@ -85,7 +86,7 @@ def test_a_long_prompt_shows_how_far_it_is_read(serve: Serve, visit: Visit) -> N
     engine = ScriptedEngine(seconds_per_step=2.0)
     visitor = visit(serve(engine))
     visitor.ask("word " * 500)
-    visitor.wait_for(".queue-line", "Reading the prompt: 512 of 2,501 tokens")
+    visitor.wait_for("#chat-queue", "Reading the prompt: 512 of 2,501 tokens")
     engine.seconds_per_step = 0.0
     visitor.wait_for(".answer-note")
 
@@ -93,15 +94,14 @@ def test_a_long_prompt_shows_how_far_it_is_read(serve: Serve, visit: Visit) -> N
 @pytest.mark.parametrize(("differ", "state"), [(False, "identical"), (True, "different")])
 def test_compare_says_whether_the_outputs_are_the_same(serve: Serve, visit: Visit, differ: bool, state: str) -> None:
     visitor = visit(serve(ScriptedEngine(differ=differ)))
-    visitor.tab("Compare")
-    visitor.ask("Hello", "#compare-prompt")
+    visitor.ask("Hello", "#race-prompt")
     visitor.wait_for(f".badge[data-state={state}]")
     assert "×" in visitor.text(".result .figure-value")
-    assert "You wrote:" in visitor.text(".pane.autoregressive .token-text")
-    assert visitor.count(".pane.autoregressive .drafted") == 0
-    assert visitor.count(".pane.eagle3 .drafted") > 0
+    assert "You wrote:" in visitor.text(".pane.left .token-text")
+    assert visitor.count(".pane.left .drafted") == 0
+    assert visitor.count(".pane.right .drafted") > 0
     assert "take turns" in visitor.text(".board .fine-print")
-    visitor.wait_for("#compare-prompt .submit-button", "Compare")
+    visitor.wait_for("#race-prompt .submit-button", "Race live")
 
 
 def test_stop_ends_the_answer_and_the_next_question_works(serve: Serve, visit: Visit) -> None:
@@ -122,10 +122,9 @@ def test_stop_ends_the_answer_and_the_next_question_works(serve: Serve, visit: V
 def test_stop_ends_a_comparison(serve: Serve, visit: Visit) -> None:
     engine = ScriptedEngine(seconds_per_step=0.2)
     visitor = visit(serve(engine))
-    visitor.tab("Compare")
-    visitor.ask("word " * 300, "#compare-prompt")
-    visitor.wait_for(".pane.eagle3 .token-text .token")
-    visitor.click("#compare-prompt .stop-button")
+    visitor.ask("word " * 300, "#race-prompt")
+    visitor.wait_for(".pane.right .token-text .token")
+    visitor.click("#race-prompt .stop-button")
     visitor.wait_for(".badge[data-state=stopped]")
     wait_until_free(engine)
 
@@ -145,12 +144,11 @@ def test_nothing_typed_or_generated_runs_or_vanishes(serve: Serve, visit: Visit)
     visitor = visit(address)
     visitor.ask(NASTY)
     visitor.wait_for(".answer-note")
-    visitor.tab("Compare")
-    visitor.ask(NASTY, "#compare-prompt")
+    visitor.ask(NASTY, "#race-prompt")
     visitor.wait_for(".badge[data-state=identical]")
     visitor.tab("Draft trees")
     visitor.wait_for(".answer-so-far .token")
-    for place in ("#conversation", ".answer .token-text", ".pane.eagle3 .token-text", ".answer-so-far"):
+    for place in ("#conversation", ".answer .token-text", ".pane.right .token-text", ".answer-so-far"):
         shown = visitor.text(place)
         assert [part for part in NASTY_VISIBLE if part not in shown] == [], place
     assert visitor.browser.execute_script("return window.ran ?? null") is None
@@ -186,7 +184,7 @@ def test_two_visitors_get_their_own_answers(serve: Serve, visit: Visit) -> None:
     first.ask("I am the first visitor " * 20)
     first.wait_for(".answer .token-text .token")
     second.ask("I am the second visitor " * 20)
-    second.wait_for(".queue-line", "queue: 1/1")
+    second.wait_for("#chat-queue", "queue: 1/1")
     engine.seconds_per_step = 0.0
     for visitor, own, other in ((first, "first", "second"), (second, "second", "first")):
         visitor.wait_for(".answer-note")
@@ -204,7 +202,7 @@ def test_a_full_queue_is_told_and_the_page_goes_on(serve: Serve, visit: Visit, m
     first.ask("word " * 300)
     first.wait_for(".answer .token-text .token")
     second.ask("I wait")
-    second.wait_for(".queue-line", "queue: 1/1")
+    second.wait_for("#chat-queue", "queue: 1/1")
     third.ask("I am too many")
     third.wait_for(".toast-body", "currently busy")
     engine.seconds_per_step = 0.0
@@ -229,7 +227,8 @@ def test_a_new_conversation_forgets_the_old_one(serve: Serve, visit: Visit) -> N
 
 def test_a_gallery_prompt_starts_at_once(serve: Serve, visit: Visit) -> None:
     visitor = visit(serve(ScriptedEngine()))
-    visitor.click(".gallery-row button")
+    visitor.tab("Chat")
+    visitor.click("#chat-gallery button")
     visitor.wait_for("#conversation", "You wrote: Count from 1 to 30")
 
 
@@ -238,7 +237,6 @@ def test_a_narrow_screen_never_scrolls_sideways(serve: Serve, visit: Visit, dark
     visitor = visit(serve(ScriptedEngine()), width=360, height=740, dark=dark)
     visitor.ask("A question with averyveryveryveryveryveryveryveryverylongwordthatcannotbreakanywhere")
     visitor.wait_for(".answer-note")
-    for tab in ("Chat", "Compare", "Draft trees"):
+    for tab in ("Chat", "Draft trees", "Race"):
         visitor.tab(tab)
-        width = visitor.browser.execute_script("return document.documentElement.scrollWidth")
-        assert width <= 360, tab
+        assert visitor.browser.execute_script("return document.documentElement.scrollWidth") <= 360, tab

@@ -80,12 +80,15 @@ class Visitor:
     def __init__(self, browser: webdriver.Chrome, address: str, evidence: Path) -> None:
         self.browser = browser
         self.evidence = evidence
-        self.open(address)
+        if address.startswith("file:"):
+            browser.get(address)
+        else:
+            self.open(address)
 
     def open(self, address: str) -> None:
         """Loads the page and waits until it can be used."""
         self.browser.get(address)
-        if self.browser.execute_script("return window.innerWidth > 1000"):
+        if self.browser.execute_script("return window.innerWidth > 1200"):
             # On a wide screen the settings slide in after loading; before that everything still moves.
             self.open_settings()
         first = "button[role=tab][aria-selected=true]"
@@ -165,7 +168,8 @@ class Visitor:
         self._until(f"tab {name!r}", open_tab, "does not open")
 
     def ask(self, question: str, box: str = "#chat-prompt") -> None:
-        """Waits until a question can be sent, pastes it and sends it."""
+        """Opens the tab of the box, waits until a question can be sent, pastes it and sends it."""
+        self.tab({"#chat-prompt": "Chat", "#race-prompt": "Race"}[box])
         self._until(f"{box} .submit-button", lambda: self.find(f"{box} .submit-button").is_displayed(), "is not shown")
         self._type(f"{box} textarea", question)
         self.press(f"{box} textarea", Keys.ENTER)

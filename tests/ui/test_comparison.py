@@ -13,18 +13,18 @@ def compared(engine: ScriptedEngine, stop_after: dict[str, int] | None = None) -
     recordings = {}
     for method in METHODS:
         settings = generation_settings(method=method)
-        recording = recordings[method] = Recording("Hi", method, engine.speculation(settings))
+        recording = recordings[method] = Recording("Hi", settings, engine.speculation(settings))
         prompt_ids = engine.encode([{"role": "user", "content": "Hi"}])
         limit = (stop_after or {}).get(method, 10**6)
         for event in engine.run(prompt_ids, settings, lambda recording=recording, n=limit: len(recording.steps) >= n):
             recording.add(event)
-    return Comparison(**recordings)
+    return Comparison(recordings["autoregressive"], recordings["eagle3"])
 
 
 def test_equal_token_ids_are_called_identical() -> None:
     comparison = compared(ScriptedEngine())
     assert comparison.verdict()["state"] == "identical"
-    assert f"{comparison.eagle3.statistics.new_tokens} tokens" in comparison.verdict()["text"]
+    assert f"{comparison.right.statistics.new_tokens} tokens" in comparison.verdict()["text"]
 
 
 def test_the_first_difference_is_named() -> None:
@@ -41,14 +41,14 @@ def test_stopped_runs_are_not_called_identical() -> None:
 
 def test_a_difference_shows_while_both_still_run() -> None:
     comparison = compared(ScriptedEngine(differ=True))
-    comparison.autoregressive.statistics.stop_reason = None
-    comparison.eagle3.statistics.stop_reason = None
+    comparison.left.statistics.stop_reason = None
+    comparison.right.statistics.stop_reason = None
     assert comparison.verdict()["state"] == "different"
 
 
 def test_speedup_is_the_ratio_of_decode_speeds() -> None:
     comparison = compared(ScriptedEngine())
-    ratio = comparison.eagle3.statistics.tokens_per_second / comparison.autoregressive.statistics.tokens_per_second
+    ratio = comparison.right.statistics.tokens_per_second / comparison.left.statistics.tokens_per_second
     assert comparison.speedup() == pytest.approx(ratio, abs=0.005)
     assert ratio > 1
 

@@ -12,7 +12,7 @@ WORDS = ["One", " two", " three", "\n\nfour", " five"]
 
 def recorded(question: str = "Hi", method: str = "eagle3") -> Recording:
     engine, settings = ScriptedEngine(), generation_settings(method=method)
-    recording = Recording(question, settings.method, engine.speculation(settings))
+    recording = Recording(question, settings, engine.speculation(settings))
     for event in engine.run(engine.encode([{"role": "user", "content": question}]), settings):
         recording.add(event)
     return recording
@@ -96,6 +96,6 @@ def test_the_summary_says_whether_speculation_was_on_and_why() -> None:
 
 
 def test_nothing_measured_is_a_dash_not_a_zero() -> None:
-    recording = Recording("Hi", "eagle3", ScriptedEngine().speculation(generation_settings()))
+    recording = Recording("Hi", generation_settings(), ScriptedEngine().speculation(generation_settings()))
     assert recording.numbers()["tokens_per_second"] == "–"
     assert recording.numbers()["acceptance_length"] == "–"

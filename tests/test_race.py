@@ -4,7 +4,7 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from eagle3_demo.decoding.events import StepEvent
-from eagle3_demo.ui.race import alternate
+from eagle3_demo.race import alternate
 from tests.ui.scripted import scripted_step
 
 

@@ -1,0 +1,1 @@
+"""Life on a Hugging Face Space: borrowed GPUs, and how the demo gets there."""
