@@ -64,9 +64,11 @@ def _probability(log_probability: float) -> float:
 
 def _summary(event: StepEvent) -> str:
     emitted = f"{len(event.tokens)} token{'' if len(event.tokens) == 1 else 's'} emitted"
+    choice = f" {event.choice[0].upper()}{event.choice[1:]}." if event.choice else ""
     if event.index == 0:
         return f"The target read the prompt and chose the first token itself; {emitted}."
     drafted = len(event.tree.tokens) - 1
     if not drafted:
-        return f"Nothing was drafted; {emitted} by the target itself."
-    return f"{len(event.tree.path)} of {drafted} drafted tokens accepted, then one of the target's own; {emitted}."
+        return f"Nothing was drafted; {emitted} by the target itself.{choice}"
+    accepted = f"{len(event.tree.path)} of {drafted} drafted tokens accepted, then one of the target's own"
+    return f"{accepted}; {emitted}.{choice}"

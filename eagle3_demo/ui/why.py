@@ -84,6 +84,8 @@ def other_trees(events: Sequence[StepEvent], fast: RunStatistics, step: float) -
     drafted = [event for event in events if len(event.tree.tokens) > 1]
     largest = max(len(event.tree.tokens) for event in drafted)
     rounds = fast.target_forwards
+    # Trees chosen by cost differ in size, and where nothing pays they are a root alone.
+    mean = 1 + sum(len(event.tree.tokens) - 1 for event in drafted) / rounds
     draft, verify, commit = (
         1000 * seconds / rounds for seconds in (fast.seconds_draft, fast.seconds_verify, fast.seconds_commit)
     )
@@ -97,7 +99,8 @@ def other_trees(events: Sequence[StepEvent], fast: RunStatistics, step: float) -
             for event, some in zip(drafted, kept, strict=True)
         ]
         share = sum(levels) / len(levels)
-        seconds = draft * share + step + (verify - step) * (nodes - 1) / (largest - 1) + commit
+        checked = verify if nodes == largest else step + (verify - step) * (nodes - 1) / (mean - 1)
+        seconds = draft * share + checked + commit
         rows.append(
             {
                 "nodes": nodes,
