@@ -69,7 +69,7 @@ def test_a_node_is_verified_when_it_is_worth_its_time(
 
 def test_steps_in_cost_are_seen_as_a_whole() -> None:
     """The ninth node is dear, those after it are cheap: all together pay, though the ninth alone does not."""
-    stairs = {**{n: 10.0 for n in range(1, 9)}, **{n: 14.0 for n in range(9, 33)}}
+    stairs = {**dict.fromkeys(range(1, 9), 10.0), **dict.fromkeys(range(9, 33), 14.0)}
     assert chooser(stairs).worth_verifying([0.3] * 20) == 20
     assert chooser(stairs).worth_verifying([0.3] * 8) == 7
 

@@ -371,3 +371,22 @@ def test_an_unknown_family_that_ignores_the_mask_is_refused(monkeypatch: pytest.
     monkeypatch.setattr(model, "forward", deaf.__get__(model))
     with pytest.raises(UserError, match=r"'tiny' .gpt_neox. cannot be used: over a tree its logits differ"):
         TargetModel.wrap(model, byte_level_tokenizer(), packed=False, name="tiny")
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_a_packed_trees_rows_are_plain_decodings_bit_for_bit(family: str) -> None:
+    target = tiny_target(family, packed=True, hidden_size=64, head_dim=16)
+    tokens, depths, mask, paths = random_tree(9, seed=3)
+    session = target.session(60, target.default_taps)
+    session.prefill(PROMPT)
+    tree = session.verify(tokens, depths, mask)
+    assert tree.taps is not None
+    for node, path in enumerate(paths):
+        plain = target.session(60, target.default_taps)
+        plain.prefill(PROMPT)
+        for token in tokens[path]:
+            output = plain.verify(token[None], torch.tensor([0]), None)
+            plain.commit([0])
+        assert output.taps is not None
+        assert torch.equal(output.logits[0], tree.logits[node])
+        assert torch.equal(output.taps[0], tree.taps[node])
