@@ -185,7 +185,7 @@ def test_an_end_inside_a_step_keeps_the_rest_out(
     writer = StepWriter(replace(target, end_tokens=frozenset(ends)), settings(max_new_tokens=9), budget, lambda: False)
     verdict = Verdict((1, 2, 3), 40)
     assert writer.take(TREE, verdict) == nodes
-    event = writer.event(TREE, verdict, 0, 0)
+    event = writer.event(TREE, verdict, 0, 0, torch.zeros(len(TREE), target.vocabulary_size))
     assert [token.id for token in event.tokens] == emitted
     assert [token.drafted for token in event.tokens] == [token != 40 for token in emitted]
     assert " ".join(event.tree.statuses) == statuses

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from eagle3_demo.decoding.drafting import draft_tree
+from eagle3_demo.decoding.drafting import Growth, draft_tree
 from eagle3_demo.decoding.tree import DraftTree
 from eagle3_demo.decoding.verification import accept, node_statuses
 from eagle3_demo.models.head import Eagle3Head, HeadSession
@@ -33,7 +33,8 @@ def grow(head: Eagle3Head, settings: TreeSettings, seed: int = 3) -> tuple[Draft
     table = torch.randn(50, 32, generator=generator)
     session = HeadSession(head, 128)
     state = session.extend(embeddings, taps)
-    return draft_tree(head, session, lambda ids: table[ids], 7, state, settings), embeddings, taps
+    growth = Growth(head, session, lambda ids: table[ids], state, settings.top_k)
+    return draft_tree(growth, 7, settings, settings.depth), embeddings, taps
 
 
 @pytest.mark.parametrize("nodes,depth,top_k", [(2, 1, 1), (6, 4, 3), (12, 4, 3), (30, 5, 4), (60, 8, 10), (5, 4, 1)])

@@ -230,7 +230,7 @@ def test_wrong_calls_are_refused(target: TargetModel) -> None:
         session.prefill([])
     with pytest.raises(UserError, match="300 positions do not fit tiny-llama, which has a context of 256"):
         target.session(300)
-    for taps in [(2, 4, 8), (-1, 2, 3), ()]:
+    for taps in [(2, 4, 8), (-2, 2, 3), ()]:
         with pytest.raises(UserError, match="layers 0 to 7"):
             target.session(10, taps)
 

@@ -19,7 +19,7 @@ from eagle3_demo.ui.trees import TreesTab
 from tests.ui.examples import scripted_examples
 from tests.ui.scripted import ScriptedEngine
 
-CONTROLS: tuple[Any, ...] = ("eagle3", 0.0, 1.0, 0, 192, 0, 3, 3, 6)
+CONTROLS: tuple[Any, ...] = ("eagle3", 0.0, 1.0, 0, 192, 0, 4, 3, "auto")
 REQUEST = gr.Request(session_hash="visitor")
 
 
