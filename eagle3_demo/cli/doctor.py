@@ -8,11 +8,12 @@ from typing import Any
 import psutil
 from rich.table import Table
 
-from eagle3_demo.cli.console import output, print_json, progress_shown
+from eagle3_demo.cli.console import note, output, print_json, progress_shown
 from eagle3_demo.cli.options import AsJson
 from eagle3_demo.environment import processor_count, processor_name, versions
 from eagle3_demo.files import cache_directory
 from eagle3_demo.models.embedded import embedded_location, embedded_target
+from eagle3_demo.models.native import native_kernels
 from eagle3_demo.presets import PRESETS, is_cached, obstacle, this_machine
 
 
@@ -37,9 +38,14 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def fetch() -> None:
-    """Provide the embedded target: find or download it, convert it once, print its folder."""
+    """Provide the embedded target: find or download it, convert it once, compile its kernels, print its folder."""
     with progress_shown() as progress:
-        folder = embedded_target(progress=progress)
+        folder = embedded_target(progress=lambda part, doing: progress(0.9 * part, doing))
+        progress(0.9, "Compiling the kernels for this processor (once, some seconds)")
+        kernels, lacking = native_kernels()
+        progress(1.0, "Ready")
+    if kernels is None:
+        note(f"The kernels were not compiled, PyTorch's own are slower and will do: {lacking}")
     print(folder)
 
 
@@ -66,6 +72,7 @@ def examination() -> dict[str, Any]:
         "embedded": {
             "model": str(location or "not on this machine; downloaded at the next start (93 MB)"),
             "cache directory": str(cache_directory()),
+            "kernels": native_kernels()[1] or "compiled for this processor",
         },
         "presets": presets,
     }
