@@ -133,7 +133,7 @@ function receive() {
     const data = indexSide(view.sides[side]);
     state.sides[side] = data;
     setText(sides[side].name, data.name);
-    setText(sides[side].about, data.drafts ? data.label.replace(`${data.name} · `, "guesses in trees of ") : "one token per forward pass");
+    setText(sides[side].about, data.drafts ? data.label.replace(`${data.name} · `, "guesses: ") : "one token per forward pass");
     sides[side].text.setAttribute("aria-label", `Answer by ${data.label}, token by token`);
     sides[side].pane.classList.toggle("drafts", data.drafts);
   }
