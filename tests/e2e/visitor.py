@@ -151,15 +151,16 @@ class Visitor:
         self._act(selector, lambda element: element.send_keys(*keys), "takes no keys")
 
     def tab(self, name: str) -> None:
-        """Opens a tab of the page."""
-
-        script = (
-            "return [...document.querySelectorAll('button[role=tab]')].find((tab) => tab.innerText === arguments[0])"
-        )
+        """Opens a tab of the page; on a narrow screen from the menu of those that have no room."""
+        named = "return [...document.querySelectorAll(arguments[1])].find((it) => it.innerText.trim() === arguments[0])"
 
         def open_tab() -> bool:
-            button = self.browser.execute_script(script, name)
+            button = self.browser.execute_script(named, name, "button[role=tab]")
             if button is None:
+                item = self.browser.execute_script(named, name, ".overflow-dropdown button")
+                if item is None or "selected" in item.get_attribute("class").split():
+                    return item is not None
+                (item if item.is_displayed() else self.find(".overflow-menu > button")).click()
                 return False
             if button.get_attribute("aria-selected") != "true":
                 button.click()
