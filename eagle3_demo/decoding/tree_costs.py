@@ -56,7 +56,8 @@ def _every_width(verify: dict[int, float]) -> list[float]:
     times = [0.0]
     for low, high in zip(widths, [*widths[1:], widths[-1] + 1], strict=True):
         slope = (verify.get(high, verify[low]) - verify[low]) / (high - low)
-        times += [max(times[-1], verify[low] + slope * step) for step in range(high - low)]
+        for step in range(high - low):
+            times.append(max(times[-1], verify[low] + slope * step))
     return times
 
 

@@ -30,6 +30,8 @@ def test_times_between_the_measured_widths_lie_on_a_line_and_never_fall() -> Non
     assert [costs.verify(nodes) for nodes in range(1, 5)] == [10.0, 10.0, 10.5, 12.0]
     assert costs.verify_step(2) == 0.5
     assert costs.verify(99) == 12.0
+    falling = TreeCosts({1: 10.0, 4: 4.0, 5: 11.0}, 1.0)
+    assert [falling.verify(nodes) for nodes in range(1, 6)] == [10.0, 10.0, 10.0, 10.0, 11.0]
 
 
 def test_served_rounds_stretch_all_times_and_a_stall_hardly_does() -> None:
