@@ -18,11 +18,25 @@ __all__ = ["DecodingEngine", "ProgressCallback", "load_engine"]
 class DecodingEngine(Protocol):
     """What consumers may rely on. Every call is safe from several threads; runs do not share state."""
 
-    target_name: str
-    head_name: str | None
-    device: str
-    dtype: str
-    max_context: int
+    @property
+    def target_name(self) -> str:
+        """How the target is called."""
+
+    @property
+    def head_name(self) -> str | None:
+        """How the main draft head is called; None without one."""
+
+    @property
+    def device(self) -> str:
+        """Where it runs, as PyTorch calls it."""
+
+    @property
+    def dtype(self) -> str:
+        """What the target's weights are; see `TargetModel.precision`."""
+
+    @property
+    def max_context(self) -> int:
+        """Positions that prompt and answer may take together."""
 
     def encode(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Token ids of a conversation (`role`, `content` turns), ready for the assistant's answer.

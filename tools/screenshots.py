@@ -25,7 +25,7 @@ LOOKS = {"": (1400, 900, False), "-dark": (1400, 900, True), "-phone": (360, 780
 def race(visitor: Visitor) -> None:
     """Both answers and the verdict."""
     visitor.ask(QUESTIONS["code"], "#race-prompt")
-    visitor.wait_for(".badge[data-state=identical], .badge[data-state=different]", patience=PATIENCE)
+    visitor.wait_for_live_race(patience=PATIENCE)
 
 
 def trees(visitor: Visitor) -> None:

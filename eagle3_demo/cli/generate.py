@@ -19,7 +19,7 @@ from eagle3_demo.cli.options import (
     requested_engine,
     with_run_options,
 )
-from eagle3_demo.decoding.events import RunStatistics, first_divergence
+from eagle3_demo.decoding.events import RunStatistics, compared
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.environment import versions
 from eagle3_demo.settings import GenerationSettings, Method
@@ -74,36 +74,20 @@ def comparison(engine: DecodingEngine, prompt: str, settings: GenerationSettings
     for one in each.values():
         _run(engine, prompt, one.model_copy(update={"max_new_tokens": WARM_UP_TOKENS}))
     runs = {method: _run(engine, prompt, one) for method, one in each.items()}
-    plain, fast = runs["autoregressive"], runs[settings.method]
-    different = first_divergence(plain.token_ids, fast.token_ids)
-    measured = plain.tokens_per_second and fast.tokens_per_second
-    return {
-        **{method: run_figures(engine, each[method], run) for method, run in runs.items()},
-        "identical": different is None,
-        "first_divergence": different,
-        "speedup": round(fast.tokens_per_second / plain.tokens_per_second, 3) if measured else None,
-    }
+    figures = {method: run_figures(engine, each[method], run) for method, run in runs.items()}
+    return figures | compared(runs["autoregressive"], runs[settings.method])
 
 
 def run_figures(engine: DecodingEngine, settings: GenerationSettings, statistics: RunStatistics) -> dict[str, Any]:
     """One run as JSON data."""
     speculation = engine.speculation(settings)
-    return {
-        "text": statistics.text,
+    return statistics.figures(speculation) | {
         "token_ids": statistics.token_ids,
         "method": settings.method,
         "target": engine.target_name,
         "head": speculation.head,
         "device": engine.device,
         "dtype": engine.dtype,
-        "new_tokens": statistics.new_tokens,
-        "target_forwards": statistics.target_forwards,
-        "acceptance_length": round(statistics.acceptance_length, 3),
-        "seconds_prefill": round(statistics.seconds_prefill, 4),
-        "seconds_decode": round(statistics.seconds_decode, 4),
-        "tokens_per_second": round(statistics.tokens_per_second, 3),
-        "stop_reason": statistics.stop_reason,
-        "speculation": {"active": speculation.active, "reason": speculation.reason},
         "versions": versions(),
     }
 
@@ -129,13 +113,12 @@ def _run(engine: DecodingEngine, prompt: str, settings: GenerationSettings, *, e
 
 
 def _in_words(engine: DecodingEngine, settings: GenerationSettings, statistics: RunStatistics) -> str:
-    speculation = engine.speculation(settings)
     words = (
         f"{statistics.new_tokens} tokens, {statistics.tokens_per_second:.1f} tokens/s, "
         f"acceptance length {statistics.acceptance_length:.2f}, ended by {statistics.stop_reason}"
     )
     if settings.method != "autoregressive":
-        words += f"; speculation {'on' if speculation.active else 'OFF'}: {speculation.reason}"
+        words += f"; {statistics.told(engine.speculation(settings))}"
     return words
 
 

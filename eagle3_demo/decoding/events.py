@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 NodeStatus = Literal["root", "accepted", "rejected", "unreached"]
 StopReason = Literal["end_token", "stop_string", "length", "context", "cancelled"]
@@ -102,12 +102,14 @@ class RunStatistics:
     """Running totals of one run, fed event by event.
 
     `acceptance_length` (tau) is tokens emitted per target forward after the prefill; 1.0 for plain decoding.
+    `plain_steps` counts the target forwards that had no guess to check.
     `tokens_per_second` counts decode steps only: the prefill and its first token are outside.
     """
 
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
     target_forwards: int = 0
+    plain_steps: int = 0
     decode_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
@@ -126,6 +128,7 @@ class RunStatistics:
             self.seconds_prefill = event.seconds
             return
         self.target_forwards += 1
+        self.plain_steps += len(event.tree.tokens) == 1
         self.decode_tokens += len(event.tokens)
         self.drafted_tokens += len(event.tree.tokens) - 1
         self.accepted_tokens += len(event.tree.path)
@@ -153,6 +156,31 @@ class RunStatistics:
         """Decode speed; 0.0 before the first decode step."""
         return self.decode_tokens / self.seconds_decode if self.seconds_decode else 0.0
 
+    def told(self, speculation: Speculation) -> str:
+        """In words, whether speculation was on and why, and how many steps went on plainly all the same."""
+        if not speculation.active:
+            return f"speculation off: {speculation.reason}"
+        plain = f"; {self.plain_steps} of {self.target_forwards} steps plainly" if self.plain_steps else ""
+        return f"speculation on: {speculation.reason}{plain}"
+
+    def figures(self, speculation: Speculation) -> dict[str, Any]:
+        """The run as JSON data, for every interface alike."""
+        return {
+            "text": self.text,
+            "new_tokens": self.new_tokens,
+            "target_forwards": self.target_forwards,
+            "acceptance_length": round(self.acceptance_length, 3),
+            "seconds_prefill": round(self.seconds_prefill, 4),
+            "seconds_decode": round(self.seconds_decode, 4),
+            "tokens_per_second": round(self.tokens_per_second, 3),
+            "stop_reason": self.stop_reason,
+            "speculation": {
+                "active": speculation.active,
+                "reason": speculation.reason,
+                "plain_steps": self.plain_steps,
+            },
+        }
+
     @classmethod
     def of(cls, events: Iterable[StepEvent]) -> RunStatistics:
         """The totals of a finished run."""
@@ -160,6 +188,17 @@ class RunStatistics:
         for event in events:
             statistics.add(event)
         return statistics
+
+
+def compared(plain: RunStatistics, fast: RunStatistics) -> dict[str, Any]:
+    """Two runs of one prompt beside each other, as JSON data; the speedup is None where one decoded nothing."""
+    different = first_divergence(plain.token_ids, fast.token_ids)
+    measured = plain.tokens_per_second and fast.tokens_per_second
+    return {
+        "identical": different is None,
+        "first_divergence": different,
+        "speedup": round(fast.tokens_per_second / plain.tokens_per_second, 3) if measured else None,
+    }
 
 
 def first_divergence(left: Sequence[int], right: Sequence[int]) -> int | None:

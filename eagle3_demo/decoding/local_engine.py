@@ -43,7 +43,6 @@ class LocalEngine:
         self.max_context = target.max_context
         self._knowledge: dict[Method, Knowledge] = {}
         self._measuring = Lock()
-        self.head_name = self._main_head()
 
     @classmethod
     def load(
@@ -91,7 +90,6 @@ class LocalEngine:
     def _take_head(self, source: str) -> None:
         head = load_draft_head(_head_folder(source), self.target)
         self.heads[head.method] = (Path(source).name, head)
-        self.head_name = self._main_head()
 
     def _knowledge_of(self, method: Method) -> Knowledge:
         """What choosing trees for a method's head needs; times are measured once, when first needed."""
@@ -100,7 +98,8 @@ class LocalEngine:
                 self._knowledge[method] = Knowledge(measure_costs(self.target, self.heads[method][1]))
             return self._knowledge[method]
 
-    def _main_head(self) -> str | None:
+    @property
+    def head_name(self) -> str | None:
         """The EAGLE-3 head's name, or that of the only head there is."""
         return next((self.heads[method][0] for method in METHODS if method in self.heads), None)
 

@@ -109,6 +109,7 @@ class Drafter:
         self._head, self._settings, self._device = head, settings, target.device
         self._session = HeadSession(head, capacity + settings.depth * settings.top_k)
         self._chooser = chooser
+        self._full = False
         self.drafted = False
         self._tokens: list[int] = []
         self._taps: list[Tensor] = []
@@ -127,6 +128,8 @@ class Drafter:
             rows: the features to take, in order; None takes all.
         """
         assert taps is not None
+        if self._full:
+            return
         if rows is not None:
             taps = taps[list(rows)]
         self._tokens += tokens[: len(taps)]
@@ -135,15 +138,16 @@ class Drafter:
     @torch.inference_mode()
     def draft(self, root_token: int, remaining: int) -> DraftTree:
         """A tree below the last emitted token, no deeper than what may still be emitted."""
-        self.drafted = self._chooser is None or not self._chooser.rests()
+        room = self._head.config.max_position_embeddings - self.length
+        self._full = self._full or room < 1
+        depth = 0 if self._full else min(self._settings.depth, remaining - 1, room)
+        if depth < 1 and self._chooser is not None:
+            self._chooser.reason = "a root alone: there is no room for a guess"
+        self.drafted = depth >= 1 and (self._chooser is None or not self._chooser.rests())
         if not self.drafted:
             return DraftTree.root(root_token)
         state = self._session.extend(self._embed(self._ids(self._tokens)), torch.cat(self._taps))
         self._tokens, self._taps = [], []
-        room = self._head.config.max_position_embeddings - self._session.length
-        depth = min(self._settings.depth, remaining - 1, room)
-        if depth < 1:
-            return DraftTree.root(root_token)
         growth = Growth(self._head, self._session, self._embed, state, self._settings.top_k)
         if self._chooser is None:
             tree = draft_tree(growth, root_token, self._settings, depth)

@@ -19,14 +19,17 @@ from eagle3_demo.decoding.tree import DraftTree
 from eagle3_demo.decoding.tree_costs import TreeCosts
 
 MOST_NODES = 32
-_BINS = 8
+_DEEPEST = 8
+"""Levels below count as this one."""
 _PRIOR_WEIGHT = 6.0
 _WINDOW = 24
 """Rounds over which a request's own speed is averaged."""
-_TRIAL = 12
-"""Rounds of speculation before it is judged, and of each later trial."""
-_REST = 96
-"""Tokens decoded plainly before speculation is tried again."""
+_REMEMBERED = 4
+"""Rounds that the speed of other requests, or of this one before a rest, counts for when drafting begins."""
+_TRIAL = 4
+"""Rounds of speculation before it is judged."""
+_FIRST_REST, _LONGEST_REST = 24, 192
+"""Tokens decoded plainly after a trial that lost; each one in a row doubles it."""
 
 
 class Acceptance:
@@ -40,13 +43,13 @@ class Acceptance:
 
     def chance(self, depth: int, log_probability: float) -> float:
         """Calibrated chance of one drafted token."""
-        accepted, seen = self._counts[min(depth, _BINS), _bin(log_probability)]
+        accepted, seen = self._counts[min(depth, _DEEPEST), _bin(log_probability)]
         prior = min(0.97, math.exp(log_probability)) * 0.95**depth
         return (accepted + _PRIOR_WEIGHT * prior) / (seen + _PRIOR_WEIGHT)
 
     def learn(self, depth: int, log_probability: float, accepted: bool) -> None:
         """Takes what became of a drafted token whose parent was accepted; old rounds fade."""
-        counts = self._counts[min(depth, _BINS), _bin(log_probability)]
+        counts = self._counts[min(depth, _DEEPEST), _bin(log_probability)]
         counts[0] = 0.995 * counts[0] + accepted
         counts[1] = 0.995 * counts[1] + 1.0
 
@@ -59,17 +62,49 @@ def _bin(log_probability: float) -> int:
 
 
 @dataclass(slots=True)
+class Speed:
+    """Tokens by time of the latest rounds of speculation, older ones fading."""
+
+    tokens: float = 0.0
+    milliseconds: float = 0.0
+
+    def add(self, tokens: int, milliseconds: float, window: int) -> None:
+        """Takes a round; `window` rounds count."""
+        keep = 1 - 1 / window
+        self.tokens = keep * self.tokens + tokens
+        self.milliseconds = keep * self.milliseconds + milliseconds
+
+    def remembered(self, milliseconds_a_round: float) -> Speed:
+        """The same speed, as if only `_REMEMBERED` rounds had told of it."""
+        share = min(1.0, _REMEMBERED * milliseconds_a_round / self.milliseconds) if self.milliseconds else 1.0
+        return Speed(share * self.tokens, share * self.milliseconds)
+
+    @property
+    def rate(self) -> float:
+        """Tokens per millisecond; 0 before any round."""
+        return self.tokens / self.milliseconds if self.milliseconds else 0.0
+
+
+@dataclass(slots=True)
+class Experience:
+    """What was learnt at temperature 0, or above it: chances of acceptance, and the speed of all requests' rounds."""
+
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    speed: Speed = field(default_factory=Speed)
+
+
+@dataclass(slots=True)
 class Knowledge:
     """What an engine has learnt about one head, shared by all its requests.
 
     Attributes:
         costs: times on this machine.
-        greedy, sampled: acceptance at temperature 0 and above.
+        greedy, sampled: experience at temperature 0 and above.
     """
 
     costs: TreeCosts
-    greedy: Acceptance = field(default_factory=Acceptance)
-    sampled: Acceptance = field(default_factory=Acceptance)
+    greedy: Experience = field(default_factory=Experience)
+    sampled: Experience = field(default_factory=Experience)
 
 
 class TreeChooser:
@@ -85,30 +120,30 @@ class TreeChooser:
 
     def __init__(self, knowledge: Knowledge, greedy: bool) -> None:
         self._costs = knowledge.costs
-        self._acceptance = knowledge.greedy if greedy else knowledge.sampled
-        self._tokens = self._milliseconds = 0.0
+        self._experience = knowledge.greedy if greedy else knowledge.sampled
+        self._speed = self._experience.speed.remembered(1 / self._costs.plain_speed)
         self._rounds = self._resting = 0
+        self._rest = _FIRST_REST
         self.reason = ""
 
     @property
     def price(self) -> float:
-        """Tokens per millisecond of speculation now, never below plain decoding's."""
-        return max(self._costs.plain_speed, self._tokens / self._milliseconds if self._milliseconds else 0.0)
+        """Tokens per millisecond now, never below plain decoding's."""
+        return max(self._costs.plain_speed, self._speed.rate)
 
     def rests(self) -> bool:
         """Whether this round is decoded plainly because drafting has not paid for itself lately."""
         if not self._resting:
             return False
-        speed, plain = self._tokens / self._milliseconds, self._costs.plain_speed
         self.reason = (
-            f"plain decoding: the last trees gave {1000 * speed:.0f} tokens/s where plain decoding gives "
-            f"{1000 * plain:.0f}; next trial in {self._resting} tokens"
+            f"plain decoding: the last trees gave {1000 * self._speed.rate:.0f} tokens/s where plain decoding gives "
+            f"{1000 * self._costs.plain_speed:.0f}; next trial in {self._resting} tokens"
         )
         return True
 
     def chance(self, depth: int, log_probability: float) -> float:
         """Chance that a drafted token is accepted once its parent is."""
-        return self._acceptance.chance(depth, log_probability)
+        return self._experience.acceptance.chance(depth, log_probability)
 
     def worth_expanding(self, frontier: list[int], chances: list[float], level: int) -> list[int]:
         """The nodes, best first, whose children may pay for their verification; none if not for the draft either.
@@ -157,18 +192,19 @@ class TreeChooser:
         self._costs.served(len(tree), verify)
         if not drafted:
             self._resting = max(0, self._resting - 1)
-            if not self._resting:
-                self._rounds = 0
             return
         standing = {0, *path}
         for node, depth in enumerate(tree.depths()):
             if node and tree.parents[node] in standing:
-                self._acceptance.learn(depth, tree.log_probabilities[node], node in standing)
-        if not self._rounds:
-            self._tokens = self._milliseconds = 0.0
+                self._experience.acceptance.learn(depth, tree.log_probabilities[node], node in standing)
         self._rounds += 1
-        keep = 1 - 1 / _WINDOW
-        self._tokens = keep * self._tokens + len(path) + 1
-        self._milliseconds = keep * self._milliseconds + draft + verify
-        if self._rounds >= _TRIAL and self._tokens / self._milliseconds < self._costs.plain_speed:
-            self._resting = _REST
+        for speed, window in ((self._speed, _WINDOW), (self._experience.speed, 10 * _WINDOW)):
+            speed.add(len(path) + 1, draft + verify, window)
+        if self._rounds < _TRIAL:
+            return
+        if self._speed.rate < self._costs.plain_speed:
+            self._resting, self._rest = self._rest, min(2 * self._rest, _LONGEST_REST)
+            self._rounds = 0
+            self._speed = self._speed.remembered(draft + verify)
+        elif self._rounds > 2 * _TRIAL:
+            self._rest = _FIRST_REST

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -76,7 +77,7 @@ def measure_costs(target: TargetModel, head: DraftHead) -> TreeCosts:
         for width in widths:
             order = torch.arange(width, device=target.device)
             mask = None if width == 1 else order[:, None] >= order
-            verify[width] = _best(lambda order=order, mask=mask: session.verify(order, order, mask), target)  # type: ignore[misc]
+            verify[width] = _best(partial(session.verify, order, order, mask), target)
     finally:
         session.close()
     assert output.taps is not None

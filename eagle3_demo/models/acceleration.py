@@ -45,14 +45,23 @@ def accelerate(model: PreTrainedModel, packed: bool, blocks: Blocks | None = Non
     if packed and (obstacle := _packing_obstacle(model, kernels is None)):
         parts.append(f"plain {model.dtype} weights because {obstacle}".replace("torch.", ""))
     elif packed:
+        layers = len(_linears(model))
         _pack(model, standard, blocks or {})
         fused = ", query-key-value and gate-up fused" if standard else ""
-        form = "the GGUF file's own 4- and 8-bit blocks" if blocks else "float16 packed weights"
+        form = _form(len(blocks or {}), layers)
         means = "compiled for this processor" if kernels is not None else f"FBGEMM kernels because {lacking}"
         parts.append(f"{form} with float32 maths, {means}{fused}")
     else:
         parts.append(f"plain {model.dtype} weights".replace("torch.", ""))
     return "; ".join(parts)
+
+
+def _form(kept: int, layers: int) -> str:
+    """What packed weights are, when `kept` of the linear layers keep their blocks."""
+    if not kept:
+        return "float16 packed weights"
+    rest = "" if kept == layers else f" in {kept} of {layers} linear layers, float16 in the others,"
+    return f"the GGUF file's own 4- and 8-bit blocks{rest}"
 
 
 def _packing_obstacle(model: PreTrainedModel, fbgemm: bool) -> str:
@@ -81,13 +90,17 @@ def _pack(model: PreTrainedModel, standard: bool, blocks: Blocks) -> None:
 
 
 def pack_head(head: DraftHead) -> None:
-    """Packs a float32 draft head on the CPU in place, as 8-bit blocks where its layer allows it."""
+    """Packs a float32 draft head on the CPU in place, its weights rounded to 8-bit blocks where kernels can read them.
+
+    Rounding changes what is proposed, never what comes out: the target's own weights decide that.
+    """
     config = head.config
     kernels, _ = native_kernels()
+    blocks = eight_bit_blocks(*_linears(head).values()) if kernels else {}
     static = head.rotary.rope_type in ("default", "linear", "llama3", "yarn")
     if kernels is not None and static and config.hidden_act == "silu" and config.head_dim % LANES == 0:
-        head.fused = FusedHeadLayer(head.midlayer, head.rotary, config.max_position_embeddings, config.head_dim)
-    pack_linears(head, eight_bit_blocks(*_linears(head).values()) if head.fused else None)
+        head.fused = FusedHeadLayer(head.midlayer, head.rotary, config.head_dim, blocks)
+    pack_linears(head, blocks)
 
 
 def pack_linears(module: nn.Module, blocks: Blocks | None = None) -> None:

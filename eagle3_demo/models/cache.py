@@ -46,8 +46,7 @@ class InPlaceCache(Cache):
             raise ValueError(f"{self.length} committed + {width} new rows do not fit a cache of {self.rows} rows")
         self._width = width
         self.visible = None if visible is None else visible.contiguous()
-        if self._keys is not None and self._values is not None:
-            self._slice(self._keys, self._values)
+        self._views = []
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -57,8 +56,10 @@ class InPlaceCache(Cache):
         Args:
             key_states, value_states: [1, key-value heads, width, head size].
         """
-        if self._keys is None:
-            self._allocate(key_states, value_states)
+        if self._keys is None or self._values is None:
+            self._keys, self._values = self._allocated(key_states), self._allocated(value_states)
+        if not self._views:
+            self._slice(self._keys, self._values)
         new_keys, new_values, keys, values = self._views
         new_keys[layer_idx].copy_(key_states)
         new_values[layer_idx].copy_(value_states)
@@ -71,17 +72,12 @@ class InPlaceCache(Cache):
             states: [1, key-value heads, any, head size], what the buffers are to be made for.
         """
         if self._keys is None or self._values is None:
-            self._allocate(states, states)
-        assert self._keys is not None and self._values is not None
+            self._keys, self._values = self._allocated(states), self._allocated(states)
         offset = layer_idx * self._keys.stride(0) * self._keys.element_size()
         return self._keys.data_ptr() + offset, self._values.data_ptr() + offset
 
-    def _allocate(self, key_states: Tensor, value_states: Tensor) -> None:
-        self._keys, self._values = (
-            state.new_empty(len(self.layers), *state.shape[:2], self.rows, state.shape[3])
-            for state in (key_states, value_states)
-        )
-        self._slice(self._keys, self._values)
+    def _allocated(self, states: Tensor) -> Tensor:
+        return states.new_empty(len(self.layers), *states.shape[:2], self.rows, states.shape[3])
 
     def _slice(self, keys: Tensor, values: Tensor) -> None:
         """Cuts the views of every layer at once: one call each for thirty layers, instead of four a layer."""

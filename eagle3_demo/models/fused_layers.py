@@ -15,9 +15,45 @@ from transformers.activations import SiLUActivation
 
 from eagle3_demo.models.attention import MOST_ROWS, CachedAttention, grouped_attention
 from eagle3_demo.models.cache import InPlaceCache
-from eagle3_demo.models.packed_linear import Blocks, Norm, eight_bit_blocks, packed_linear
+from eagle3_demo.models.packed_linear import Blocks, Norm, packed_linear
 
 _ROW_NUMBERS = torch.arange(MOST_ROWS)
+
+
+class LayerProducts:
+    """The linear layers of a decoder layer, packed: those that share their input as one.
+
+    Args:
+        attention: with `q_proj`, `k_proj`, `v_proj` and `o_proj`.
+        unit: the MLP, with `gate_proj`, `up_proj`, `down_proj` and `act_fn`.
+        norm: the RMS norm before the MLP.
+        blocks: see `packed_linear`.
+    """
+
+    def __init__(self, attention: Any, unit: Any, norm: Norm, blocks: Blocks) -> None:
+        self.qkv = packed_linear(attention.q_proj, attention.k_proj, attention.v_proj, blocks=blocks).forward
+        self._output = packed_linear(attention.o_proj, blocks=blocks).forward
+        self._gate_up = packed_linear(unit.gate_proj, unit.up_proj, blocks=blocks).forward
+        self._down = packed_linear(unit.down_proj, blocks=blocks).forward
+        self._activation = None if isinstance(unit.act_fn, (nn.SiLU, SiLUActivation)) else unit.act_fn.forward
+        self._norm = norm
+
+    def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
+        """Output projection, MLP and both residuals.
+
+        Args:
+            residual: float32 [..., n, H]; stays as it is, since a layer's input may be tapped.
+            attended: [..., n, heads * d].
+
+        Returns:
+            [..., n, H].
+        """
+        middle = self._output(attended, onto=residual.clone())
+        gate_up = self._gate_up(middle, self._norm)
+        if self._activation is None:
+            return self._down(gate_up, "silu-gated", middle)
+        gate, up = gate_up.chunk(2, -1)
+        return self._down(self._activation(gate).mul_(up), onto=middle)
 
 
 class FusedLayer(nn.Module):
@@ -36,13 +72,8 @@ class FusedLayer(nn.Module):
         heads, shared = (linear.out_features // self.head_dim for linear in (attention.q_proj, attention.k_proj))
         self.parts = (heads + shared, shared)
         self.rotated_parts = (heads, shared)
-        self.qkv = packed_linear(attention.q_proj, attention.k_proj, attention.v_proj, blocks=blocks).forward
-        self.output = packed_linear(attention.o_proj, blocks=blocks).forward
-        self.gate_up = packed_linear(unit.gate_proj, unit.up_proj, blocks=blocks).forward
-        self.down = packed_linear(unit.down_proj, blocks=blocks).forward
-        self.activation = None if isinstance(unit.act_fn, (nn.SiLU, SiLUActivation)) else unit.act_fn.forward
+        self.products = LayerProducts(attention, unit, _norm(layer.post_attention_layernorm), blocks)
         self.input_norm = _norm(layer.input_layernorm)
-        self.middle_norm = _norm(layer.post_attention_layernorm)
         self.attention = CachedAttention(heads, shared, self.head_dim, self.scaling)
         self.head_norms: tuple[Tensor, float] | None = None
         if hasattr(attention, "q_norm"):
@@ -59,19 +90,13 @@ class FusedLayer(nn.Module):
     ) -> Tensor:
         """[1, n, H] -> [1, n, H], with the tables of `SignedRotary` as position embeddings."""
         assert position_embeddings is not None
-        projected = self.qkv(hidden_states, self.input_norm).unflatten(-1, (-1, self.head_dim))
+        projected = self.products.qkv(hidden_states, self.input_norm).unflatten(-1, (-1, self.head_dim))
         rows = projected.shape[1]
         if isinstance(cache, InPlaceCache) and self.attention.takes(rows):
             attended = self._attend_natively(projected, cache, position_embeddings)
         else:
             attended = self._attend(projected, attention_mask, cache, position_embeddings).flatten(-2)
-        # Onto a copy: the layer's input may be tapped, and stays as it is.
-        hidden_states = self.output(attended, onto=hidden_states.clone())
-        gate_up = self.gate_up(hidden_states, self.middle_norm)
-        if self.activation is None:
-            return self.down(gate_up, "silu-gated", hidden_states)
-        gate, up = gate_up.chunk(2, -1)
-        return self.down(self.activation(gate).mul_(up), onto=hidden_states)
+        return self.products.finish(hidden_states, attended)
 
     def _attend(
         self, projected: Tensor, mask: Tensor | None, cache: Cache | None, rotary: tuple[Tensor, Tensor]
@@ -128,31 +153,28 @@ def _norm(norm: Any) -> Norm:
 
 
 class FusedHeadLayer:
-    """The one decoder layer of a draft head over a cache, its weights rounded to 8-bit blocks.
-
-    Rounding changes what is proposed, never what comes out: the target's own weights decide that.
+    """The one decoder layer of a draft head over a cache.
 
     Args:
         layer: with `self_attn`, `post_attention_layernorm` and `mlp`.
-        rotary: the head's rotary embedding.
-        places: positions to make rotary tables for.
+        rotary: the head's rotary embedding, one that is the same for every length.
         head_dim: size of one attention head.
+        blocks: see `packed_linear`.
     """
 
-    def __init__(self, layer: Any, rotary: nn.Module, places: int, head_dim: int) -> None:
-        attention, unit = layer.self_attn, layer.mlp
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        blocks = eight_bit_blocks(*projections, attention.o_proj, unit.gate_proj, unit.up_proj, unit.down_proj)
-        heads, shared = (linear.out_features // head_dim for linear in projections[:2])
-        self.qkv = packed_linear(*projections, blocks=blocks).forward
-        self.output = packed_linear(attention.o_proj, blocks=blocks).forward
-        self.gate_up = packed_linear(unit.gate_proj, unit.up_proj, blocks=blocks).forward
-        self.down = packed_linear(unit.down_proj, blocks=blocks).forward
-        norm = layer.post_attention_layernorm
-        self.middle_norm = Norm(norm.weight.detach().clone(), float(norm.eps))
-        self.attention = CachedAttention(heads, shared, head_dim, head_dim**-0.5)
-        cosines, sines = SignedRotary(rotary)(norm.weight.new_empty(1), torch.arange(places)[None])
-        self.rotary = cosines[0, 0].contiguous(), sines[0, 0].contiguous()
+    def __init__(self, layer: Any, rotary: nn.Module, head_dim: int, blocks: Blocks) -> None:
+        attention, norm = layer.self_attn, layer.post_attention_layernorm
+        heads, shared = (linear.out_features // head_dim for linear in (attention.q_proj, attention.k_proj))
+        self._products = LayerProducts(
+            attention, layer.mlp, Norm(norm.weight.detach().clone(), float(norm.eps)), blocks
+        )
+        self._attention = CachedAttention(heads, shared, head_dim, head_dim**-0.5)
+        self._rotary = SignedRotary(rotary)
+        self._tables = norm.weight.new_empty(0, head_dim), norm.weight.new_empty(0, head_dim)
+
+    def takes(self, rows: int) -> bool:
+        """See `CachedAttention.takes`."""
+        return self._attention.takes(rows)
 
     def __call__(
         self,
@@ -169,7 +191,7 @@ class FusedHeadLayer:
         Args:
             layer_input: [n, input size].
             residual: [n, hidden], what the output is added to.
-            positions: int64 [n].
+            positions: int64 [n], below the cache's capacity.
             cache: keys and values, [1, key-value heads, capacity, head size] each.
             visible: bool [n, pending + n], see `CachedAttention`; None for a single row.
             length: cache rows that all see.
@@ -179,10 +201,18 @@ class FusedHeadLayer:
             [n, hidden], or [1, hidden].
         """
         keys, values = cache
+        capacity = keys.shape[2]
         pending = 0 if visible is None else visible.shape[1] - len(positions)
-        where = (keys.data_ptr(), values.data_ptr(), visible, length, pending, keys.shape[2])
-        attended = self.attention(self.qkv(layer_input), self.rotary, positions, *where)
+        where = (keys.data_ptr(), values.data_ptr(), visible, length, pending, capacity)
+        attended = self._attention(self._products.qkv(layer_input), self._tables_for(capacity), positions, *where)
         if last_only:
             attended, residual = attended[-1:], residual[-1:]
-        middle = self.output(attended, onto=residual.clone())
-        return self.down(self.gate_up(middle, self.middle_norm), "silu-gated", middle)
+        return self._products.finish(residual, attended)
+
+    def _tables_for(self, places: int) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines of at least so many positions; they grow with the longest request."""
+        if len(self._tables[0]) < places:
+            positions = torch.arange(1 << (places - 1).bit_length())[None]
+            cosines, sines = self._rotary(self._tables[0], positions)
+            self._tables = cosines[0, 0].contiguous(), sines[0, 0].contiguous()
+        return self._tables

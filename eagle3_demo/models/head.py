@@ -184,7 +184,7 @@ class HeadSession:
     ) -> Tensor:
         layer_input = self.head.layer_input(embeddings.to(hidden.dtype), hidden)[None]
         fused = self.head.fused
-        if fused is not None and fused.attention.takes(len(hidden)):
+        if fused is not None and fused.takes(len(hidden)):
             residual = self.head.residual(layer_input[0], hidden)
             visible = mask if mask.numel() > 1 else None
             cache = (self._keys, self._values)

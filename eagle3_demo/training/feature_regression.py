@@ -16,6 +16,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from eagle3_demo.models.eagle2 import Eagle2Config, Eagle2Head
+from eagle3_demo.training.initial_head import target_sizes
 from eagle3_demo.training.losses import SoftCrossEntropy
 from eagle3_demo.training.training_time_test import Slots, StepResult, TrainingBatch, supervised_slots
 
@@ -96,19 +97,7 @@ def initial_eagle2_head(model: PreTrainedModel) -> Eagle2Head:
     Args:
         model: the target, a Llama-type model.
     """
-    config = model.config.get_text_config()
-    heads = config.num_attention_heads
-    sizes = Eagle2Config(
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_attention_heads=heads,
-        num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        vocab_size=config.vocab_size,
-        max_position_embeddings=config.max_position_embeddings,
-        rms_norm_eps=config.rms_norm_eps,
-        rope_theta=config.rope_parameters["rope_theta"],
-    )
+    sizes = Eagle2Config(**target_sizes(model))
     head = Eagle2Head(sizes, model.get_output_embeddings()).to(model.device)
     width = sizes.hidden_size
     torch.nn.init.normal_(head.fc.weight, std=0.002)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -59,21 +59,24 @@ def first_head(model: PreTrainedModel, choice: HeadChoice, counts: Tensor, alway
 
 def head_config(model: PreTrainedModel, draft_vocabulary: int, taps: tuple[int, int, int] | None) -> Eagle3Config:
     """A head of the target's own width, with the target's rotary base."""
+    return Eagle3Config(**target_sizes(model), draft_vocab_size=draft_vocabulary, taps=taps)
+
+
+def target_sizes(model: PreTrainedModel) -> dict[str, Any]:
+    """The fields of `DraftHeadConfig` for a head of the target's own width, with the target's rotary base."""
     config = model.config.get_text_config()
     heads = config.num_attention_heads
-    return Eagle3Config(
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_attention_heads=heads,
-        num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        vocab_size=config.vocab_size,
-        draft_vocab_size=draft_vocabulary,
-        max_position_embeddings=config.max_position_embeddings,
-        rms_norm_eps=config.rms_norm_eps,
-        rope_theta=config.rope_parameters["rope_theta"],
-        taps=taps,
-    )
+    return {
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_attention_heads": heads,
+        "num_key_value_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.max_position_embeddings,
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_theta": config.rope_parameters["rope_theta"],
+    }
 
 
 def default_taps(model: PreTrainedModel) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradio.events import api
 
-from eagle3_demo.decoding.events import RunStatistics, StepEvent, first_divergence
+from eagle3_demo.decoding.events import RunStatistics, StepEvent, compared
 from eagle3_demo.engine import DecodingEngine
 from eagle3_demo.errors import UserError
 from eagle3_demo.race import start_race
@@ -58,7 +58,7 @@ class Endpoints:
             method=method, max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed
         )
         prompt_ids = self._prompt([], prompt)
-        return self._figures(settings, self._decode(prompt_ids, settings))
+        return self._figures(settings, RunStatistics.of(self._decode(prompt_ids, settings)))
 
     def chat(
         self, message: str, history: list[dict[str, str]] | None = None, max_new_tokens: int = 128
@@ -76,7 +76,7 @@ class Endpoints:
         earlier = _exchanges(history or [])
         settings = self._settings(max_new_tokens=max_new_tokens)
         prompt_ids = self._prompt(earlier, message)
-        result = self._figures(settings, self._decode(prompt_ids, settings))
+        result = self._figures(settings, RunStatistics.of(self._decode(prompt_ids, settings)))
         told = [{"role": "user", "content": message}, {"role": "assistant", "content": result["text"]}]
         return result | {"history": [*(history or []), *told]}
 
@@ -102,14 +102,8 @@ class Endpoints:
             for method, event in race:
                 events[method].append(event)
         runs = {method: RunStatistics.of(some) for method, some in events.items()}
-        plain, fast = runs["autoregressive"], runs["eagle3"]
-        different = first_divergence(plain.token_ids, fast.token_ids)
-        measured = plain.tokens_per_second and fast.tokens_per_second
-        return {method: self._figures(sides[method], events[method]) for method in _COMPARED} | {
-            "speedup": round(fast.tokens_per_second / plain.tokens_per_second, 3) if measured else None,
-            "identical": different is None,
-            "first_divergence": different,
-        }
+        figures = {method: self._figures(sides[method], run) for method, run in runs.items()}
+        return figures | compared(runs["autoregressive"], runs["eagle3"])
 
     def trace(self, prompt: str, max_new_tokens: int = 64) -> dict[str, Any]:
         """Answer one prompt with EAGLE-3 and return every step: draft tree, verdict, probabilities, times.
@@ -123,13 +117,13 @@ class Endpoints:
         """
         if prompt in self._examples:
             recorded = self._examples[prompt].comparison.right
-            return _figures(recorded.statistics, recorded.speculation.active, recorded.speculation.reason) | {
+            return recorded.statistics.figures(recorded.speculation) | {
                 "origin": recorded.origin,
                 "steps": [asdict(event) for event in recorded.events],
             }
         settings = self._settings(max_new_tokens=max_new_tokens, explain=True)
         events = self._decode(self._prompt([], prompt), settings)
-        return self._figures(settings, events) | {"steps": [asdict(event) for event in events]}
+        return self._figures(settings, RunStatistics.of(events)) | {"steps": [asdict(event) for event in events]}
 
     def _settings(self, **values: Any) -> GenerationSettings:
         try:
@@ -147,23 +141,8 @@ class Endpoints:
     def _decode(self, prompt_ids: list[int], settings: GenerationSettings) -> list[StepEvent]:
         return list(self._engine.run(prompt_ids, settings))
 
-    def _figures(self, settings: GenerationSettings, events: list[StepEvent]) -> dict[str, Any]:
-        speculation = self._engine.speculation(settings)
-        return _figures(RunStatistics.of(events), speculation.active, speculation.reason)
-
-
-def _figures(statistics: RunStatistics, active: bool, reason: str) -> dict[str, Any]:
-    return {
-        "text": statistics.text,
-        "new_tokens": statistics.new_tokens,
-        "target_forwards": statistics.target_forwards,
-        "acceptance_length": round(statistics.acceptance_length, 3),
-        "tokens_per_second": round(statistics.tokens_per_second, 3),
-        "seconds_prefill": round(statistics.seconds_prefill, 4),
-        "seconds_decode": round(statistics.seconds_decode, 4),
-        "stop_reason": statistics.stop_reason,
-        "speculation": {"active": active, "reason": reason},
-    }
+    def _figures(self, settings: GenerationSettings, statistics: RunStatistics) -> dict[str, Any]:
+        return statistics.figures(self._engine.speculation(settings))
 
 
 def _exchanges(history: list[dict[str, str]]) -> list[Exchange]:

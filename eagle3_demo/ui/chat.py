@@ -36,6 +36,7 @@ from eagle3_demo.ui.markdown import literal_markdown
 from eagle3_demo.ui.recording import Recording
 from eagle3_demo.ui.session import Exchange, Request, Session, encode_conversation
 from eagle3_demo.ui.throttle import gather
+from eagle3_demo.ui.trees import open_trees
 
 _WELCOME = (
     "### Ask the model something\n"
@@ -112,14 +113,8 @@ class ChatTab:
 
     def open_step(self, session: Session, event: gr.EventData) -> tuple[Any, Any]:
         """Opens the Draft trees tab at the step of the token that was chosen."""
-        wanted = event._data or {}
-        chosen = _recording(session, wanted.get("run"))
-        if chosen is None:
-            return gr.skip(), gr.skip()
-        session.recording = chosen
-        step = wanted.get("index")
-        step = step if isinstance(step, int) else None
-        return chosen.opened(step), gr.Tabs(selected="trees")
+        chosen = _recording(session, (event._data or {}).get("run"))
+        return (gr.skip(), gr.skip()) if chosen is None else open_trees(session, chosen, event)
 
     def clear(self, session: Session) -> tuple[Any, ...]:
         """Forgets the conversation, and ends the answer that is being written."""

@@ -23,6 +23,7 @@ from eagle3_demo.ui.racers import RACERS
 from eagle3_demo.ui.recording import Recording
 from eagle3_demo.ui.session import Session, StopSwitch, encode_conversation
 from eagle3_demo.ui.throttle import gather
+from eagle3_demo.ui.trees import open_trees
 
 DEFAULT_RACERS = ("plain", "eagle3")
 
@@ -80,11 +81,8 @@ class RaceTab:
         race = session.race or (first.comparison if first else None)
         if race is None:
             return gr.skip(), gr.skip()
-        wanted = event._data or {}
-        session.recording = race.left if wanted.get("side") == "left" else race.right
-        step = wanted.get("index")
-        step = step if isinstance(step, int) else None
-        return session.recording.opened(step), gr.Tabs(selected="trees")
+        side = (event._data or {}).get("side")
+        return open_trees(session, race.left if side == "left" else race.right, event)
 
 
 def _racer(name: str) -> Any:

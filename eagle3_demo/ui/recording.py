@@ -100,7 +100,7 @@ class Recording:
             f"{statistics.new_tokens} tokens",
             f"{statistics.tokens_per_second:.1f} tokens/s",
             f"acceptance length {statistics.acceptance_length:.2f}",
-            f"speculation {'on' if self.speculation.active else 'off'}: {self.speculation.reason}",
+            statistics.told(self.speculation),
         ]
         return " · ".join([*parts, _ENDINGS[statistics.stop_reason]] if statistics.stop_reason else parts)
 

@@ -28,10 +28,19 @@ class TreesTab:
         recording = session.recording or self.first
         if recording is None:
             return {}
-        wanted = event._data or {}
-        index = wanted.get("index")
-        everything = wanted.get("all") is True and recording.finished
-        return recording.tree_view(index if isinstance(index, int) else None, everything=everything)
+        everything = (event._data or {}).get("all") is True and recording.finished
+        return recording.tree_view(_step_of(event), everything=everything)
+
+
+def open_trees(session: Session, recording: Recording, event: gr.EventData) -> tuple[Any, Any]:
+    """Opens the tab with a run, at the step that the page asks for (`index`): the drawing's value, and the tabs."""
+    session.recording = recording
+    return recording.opened(_step_of(event)), gr.Tabs(selected="trees")
+
+
+def _step_of(event: gr.EventData) -> int | None:
+    index = (event._data or {}).get("index")
+    return index if isinstance(index, int) else None
 
 
 def build_trees(tree: gr.HTML, session: gr.State, first: Recording | None) -> None:

@@ -145,7 +145,7 @@ def test_nothing_typed_or_generated_runs_or_vanishes(serve: Serve, visit: Visit)
     visitor.ask(NASTY)
     visitor.wait_for(".answer-note")
     visitor.ask(NASTY, "#race-prompt")
-    visitor.wait_for(".badge[data-state=identical]")
+    visitor.wait_for_live_race()
     visitor.tab("Draft trees")
     visitor.wait_for(".answer-so-far .token")
     for place in ("#conversation", ".answer .token-text", ".pane.right .token-text", ".answer-so-far"):

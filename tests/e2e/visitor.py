@@ -168,6 +168,11 @@ class Visitor:
 
         self._until(f"tab {name!r}", open_tab, "does not open")
 
+    def wait_for_live_race(self, patience: float = PATIENCE) -> None:
+        """Waits until a race that was run here, not a recorded one, has ended with its badge."""
+        self.wait_for(".origin-mark", "this machine", patience=patience)
+        self.wait_for(".badge[data-state=identical], .badge[data-state=different]", patience=patience)
+
     def ask(self, question: str, box: str = "#chat-prompt") -> None:
         """Opens the tab of the box, waits until a question can be sent, pastes it and sends it."""
         self.tab({"#chat-prompt": "Chat", "#race-prompt": "Race"}[box])

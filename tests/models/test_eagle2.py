@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -18,32 +17,17 @@ from eagle3_demo.models.eagle2 import Eagle2Head
 from eagle3_demo.models.head import HeadSession
 from eagle3_demo.models.session import FINAL_STATE
 from eagle3_demo.models.target import TargetModel
-from tests.models.test_head import normed, rotated
+from tests.models.test_head import plain_layer
 from tests.tiny_eagle2 import tiny_eagle2_head
 from tests.tiny_head import tiny_head
 from tests.tiny_target import tiny_target
 
 
 def plain_forward(head: Eagle2Head, embeddings: Tensor, features: Tensor) -> Tensor:
-    """All slots at once with a causal mask, head by head; [n, hidden]."""
-    config, state = head.config, head.state_dict()
+    """All slots at once with a causal mask; [n, hidden]."""
+    state = head.state_dict()
     x = torch.cat([embeddings, features], -1) @ state["fc.weight"].T + state["fc.bias"]
-    n, d = len(x), config.head_dim
-    positions = torch.arange(n)
-    attention = "midlayer.self_attn."
-    query = rotated((x @ state[attention + "q_proj.weight"].T).view(n, -1, d), positions, config.rope_theta)
-    key = rotated((x @ state[attention + "k_proj.weight"].T).view(n, -1, d), positions, config.rope_theta)
-    value = (x @ state[attention + "v_proj.weight"].T).view(n, -1, d)
-    group = config.num_attention_heads // config.num_key_value_heads
-    outputs = []
-    for number in range(config.num_attention_heads):
-        scores = query[:, number] @ key[:, number // group].T / math.sqrt(d)
-        scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), float("-inf"))
-        outputs.append(torch.softmax(scores, -1) @ value[:, number // group])
-    middle = x + torch.cat(outputs, -1) @ state[attention + "o_proj.weight"].T
-    y = normed(middle, state["midlayer.post_attention_layernorm.weight"], config.rms_norm_eps)
-    gate, up = (y @ state[f"midlayer.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
-    return middle + (torch.nn.functional.silu(gate) * up) @ state["midlayer.mlp.down_proj.weight"].T
+    return plain_layer(head, x, x)
 
 
 def test_extending_equals_the_whole_forward(target: TargetModel) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from eagle3_demo.models.draft_head import DraftHead
 from eagle3_demo.models.head import Eagle3Head, HeadSession, sorted_draft_ids
 from tests.tiny_head import tiny_head
 
@@ -34,6 +35,27 @@ def rotated(x: Tensor, positions: Tensor, theta: float) -> Tensor:
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
 
 
+def plain_layer(head: DraftHead, x: Tensor, residual: Tensor) -> Tensor:
+    """Attention over all slots at once, head by head, and the MLP; [n, input size] and [n, hidden] to [n, hidden]."""
+    config, state = head.config, head.state_dict()
+    n, d = len(x), config.head_dim
+    positions = torch.arange(n)
+    attention = "midlayer.self_attn."
+    query = rotated((x @ state[attention + "q_proj.weight"].T).view(n, -1, d), positions, config.rope_theta)
+    key = rotated((x @ state[attention + "k_proj.weight"].T).view(n, -1, d), positions, config.rope_theta)
+    value = (x @ state[attention + "v_proj.weight"].T).view(n, -1, d)
+    group = config.num_attention_heads // config.num_key_value_heads
+    outputs = []
+    for number in range(config.num_attention_heads):
+        scores = query[:, number] @ key[:, number // group].T / math.sqrt(d)
+        scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), float("-inf"))
+        outputs.append(torch.softmax(scores, -1) @ value[:, number // group])
+    middle = residual + torch.cat(outputs, -1) @ state[attention + "o_proj.weight"].T
+    y = normed(middle, state["midlayer.post_attention_layernorm.weight"], config.rms_norm_eps)
+    gate, up = (y @ state[f"midlayer.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+    return middle + (torch.nn.functional.silu(gate) * up) @ state["midlayer.mlp.down_proj.weight"].T
+
+
 def plain_forward(head: Eagle3Head, embeddings: Tensor, taps: Tensor) -> Tensor:
     """All slots at once with a causal mask, head by head, from the reference's pseudo-code; [n, hidden]."""
     config, state = head.config, head.state_dict()
@@ -47,23 +69,8 @@ def plain_forward(head: Eagle3Head, embeddings: Tensor, taps: Tensor) -> Tensor:
     lead = "midlayer."
     normed_hidden = normed(hidden, state[lead + "hidden_norm.weight"], eps)
     x = torch.cat([normed(embeddings, state[lead + "input_layernorm.weight"], eps), normed_hidden], -1)
-    n, d = len(x), config.head_dim
-    positions = torch.arange(n)
-    attention = lead + "self_attn."
-    query = rotated((x @ state[attention + "q_proj.weight"].T).view(n, -1, d), positions, config.rope_theta)
-    key = rotated((x @ state[attention + "k_proj.weight"].T).view(n, -1, d), positions, config.rope_theta)
-    value = (x @ state[attention + "v_proj.weight"].T).view(n, -1, d)
-    group = config.num_attention_heads // config.num_key_value_heads
-    outputs = []
-    for number in range(config.num_attention_heads):
-        scores = query[:, number] @ key[:, number // group].T / math.sqrt(d)
-        scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), float("-inf"))
-        outputs.append(torch.softmax(scores, -1) @ value[:, number // group])
     residual = normed_hidden if config.norm_before_residual else hidden
-    middle = residual + torch.cat(outputs, -1) @ state[attention + "o_proj.weight"].T
-    y = normed(middle, state[lead + "post_attention_layernorm.weight"], eps)
-    gate, up = (y @ state[f"{lead}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
-    return middle + (torch.nn.functional.silu(gate) * up) @ state[lead + "mlp.down_proj.weight"].T
+    return plain_layer(head, x, residual)
 
 
 @pytest.mark.parametrize("flags", VARIANTS)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
@@ -27,13 +28,8 @@ SETTINGS = TrainingSettings(token_passes=400, steps_ahead=3, evaluate_every=4, r
 
 
 @pytest.fixture(scope="module")
-def blocks(reference: PreTrainedModel) -> list[TokenBlock]:
-    generator = torch.Generator().manual_seed(5)
-    ids = torch.randint(3, 200, (12, 5), generator=generator)
-    whole = reference.generate(ids, max_new_tokens=10, do_sample=False, eos_token_id=None, pad_token_id=2).numpy()
-    answer = whole.copy().astype(bool)
-    answer[:, :5], answer[:, 5:] = False, True
-    return make_blocks([[Sequence(row, mask) for row, mask in zip(whole, answer, strict=True)]], 64)
+def blocks(answered: tuple[np.ndarray, np.ndarray]) -> list[TokenBlock]:
+    return make_blocks([[Sequence(row, mask) for row, mask in zip(*answered, strict=True)]], 64)
 
 
 def new_head(reference: PreTrainedModel) -> Eagle3Head:

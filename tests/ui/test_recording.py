@@ -95,6 +95,13 @@ def test_the_summary_says_whether_speculation_was_on_and_why() -> None:
     assert "acceptance length 1.00" in plain.summary()
 
 
+def test_steps_that_went_on_plainly_are_told() -> None:
+    recording = recorded()
+    assert "plainly" not in recording.summary()
+    recording.statistics.plain_steps = 2
+    assert f"; 2 of {recording.statistics.target_forwards} steps plainly" in recording.summary()
+
+
 def test_nothing_measured_is_a_dash_not_a_zero() -> None:
     recording = Recording("Hi", generation_settings(), ScriptedEngine().speculation(generation_settings()))
     assert recording.numbers()["tokens_per_second"] == "–"

@@ -69,7 +69,8 @@ const player = new Player(() => drawSoon());
 root.append(headline, figures, panes, player.box, footer, why.box, fairness, status.box);
 
 const MARKS = { running: "…", identical: "✓", different: "≠", stopped: "■" };
-const state = { view: null, run: null, sides: {}, scale: 1, wantsPlay: false, scheduled: false };
+const state = { view: null, run: null, sides: {}, scale: 1, wantsPlay: false };
+const drawSoon = onceAFrame(root, () => draw());
 
 // ---- drawing
 
@@ -155,16 +156,6 @@ function receive() {
   const rates = ["left", "right"].map((side) => `${state.sides[side].name} ${(frameAt(state.sides[side], Infinity).mean || 0).toFixed(1)}`);
   if (!view.origin) status.say(`${view.verdict.text}. Tokens per second: ${rates.join(", ")}.`, view.finished);
   drawSoon();
-}
-
-// Once a frame, and only while the tab is open.
-function drawSoon() {
-  if (state.scheduled || root.offsetParent === null) return;
-  state.scheduled = true;
-  requestAnimationFrame(() => {
-    state.scheduled = false;
-    draw();
-  });
 }
 
 new IntersectionObserver((entries) => {

@@ -21,6 +21,19 @@ function makeButton(className, text, act, label) {
   return button;
 }
 
+// Draws once a frame however often it is asked for, and only while its tab is open.
+function onceAFrame(root, draw) {
+  let scheduled = false;
+  return () => {
+    if (scheduled || root.offsetParent === null) return;
+    scheduled = true;
+    requestAnimationFrame(() => {
+      scheduled = false;
+      draw();
+    });
+  };
+}
+
 function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }

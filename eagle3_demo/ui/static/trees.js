@@ -18,11 +18,11 @@ const state = {
   selected: 0,
   view: null,
   asked: null,
-  scheduled: false,
   playing: null,
   wanted: null,
   drawn: {},
 };
+const drawSoon = onceAFrame(root, () => draw());
 
 // ---- skeleton
 
@@ -477,16 +477,6 @@ function receive() {
     if (state.wanted) downloadRun(state.wanted);
   }
   drawSoon();
-}
-
-// Once a frame, and only while the tab is open.
-function drawSoon() {
-  if (state.scheduled || root.offsetParent === null) return;
-  state.scheduled = true;
-  requestAnimationFrame(() => {
-    state.scheduled = false;
-    draw();
-  });
 }
 
 new IntersectionObserver((entries) => {
